@@ -97,7 +97,7 @@ class DPO(TrainModule):
     ) -> None:
         super().__init__()
         self.model = load_causal_model(**model, dropout=False)  # the reference has none either
-        self.able = Abilities() if model["load_in_4bit"] else abilities_of(self.model)
+        self.able = Abilities() if model.get("load_in_4bit") else abilities_of(self.model)
         self.reference = None
         if model["lora"] is None:
             self.reference = copy.deepcopy(self.model).requires_grad_(False).eval()

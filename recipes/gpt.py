@@ -104,16 +104,15 @@ class GPT(TrainModule):
     Args:
         model: Arguments of ``Decoder``.
         separate: Keep the documents of a row apart.
-        liger: Compute the loss by the kernel of liger-kernel.
         bytes_per_token: Of the text to validate on, for bits per byte.
         end: The token before each document.
+        liger: Compute the loss by the kernel of liger-kernel.
     """
 
     def __init__(
         self,
         model: dict[str, Any],
         separate: bool = True,
-        liger: bool = False,
         optimizer: str = "muon",
         learning_rate: float = 3e-3,
         muon_rate: float = 0.02,
@@ -123,6 +122,7 @@ class GPT(TrainModule):
         decay: str = "60%",
         bytes_per_token: float | None = None,
         end: int = 0,
+        liger: bool = False,
     ) -> None:
         super().__init__()
         self.model = Decoder(**model)

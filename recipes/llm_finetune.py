@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from paceline import PacelineError, TrainModule
@@ -104,7 +104,7 @@ class FineTune(TrainModule):
     ) -> None:
         super().__init__()
         self.model = load_causal_model(**model)
-        self.able = Abilities() if model["load_in_4bit"] else abilities_of(self.model)
+        self.able = Abilities() if model.get("load_in_4bit") else abilities_of(self.model)
 
     def forward(
         self,
@@ -171,10 +171,12 @@ def build(config: Config) -> Experiment:
     module = FineTune(
         config.model_arguments(), config.learning_rate, config.warmup, config.weight_decay, config.liger
     )
-    if config.liger and not module.able.split:
+    if config.liger and (
+        not module.able.split or type(module.model.get_output_embeddings()) is not nn.Linear
+    ):
         raise PacelineError(
             f"the kernel of liger-kernel cannot compute the loss of a {type(module.model).__name__}: it "
-            "scales or caps the logits of its head, or is loaded in 4 bits",
+            "scales or caps the logits of its head, has adapters there, or is loaded in 4 bits",
             fix="liger=false",
         )
     check_vocabulary(tokenizer, module.model, config.model)

@@ -94,7 +94,9 @@ class PackedText(Dataset[tuple[Tensor, Tensor, Tensor]]):
         tokens, targets = torch.full((2, self.length), self.end)
         tokens[: len(row) - 1], targets[: len(row) - 1] = row[:-1], row[1:]
         targets[len(row) - 1 :] = IGNORED
-        return tokens, targets, (tokens == self.end).cumsum(0)
+        documents = (tokens == self.end).cumsum(0)
+        documents[len(row) - 1 :] = documents.max() + 1  # what fills a row up is one
+        return tokens, targets, documents
 
 
 def collate_packed(rows: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:

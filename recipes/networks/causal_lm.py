@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -10,7 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from paceline import PacelineError
-from paceline.recipes.networks.document_attention import Documents, attend, documents_in, fastest, starts_of
+from paceline.recipes.networks.document_attention import (
+    Documents,
+    attend,
+    documents_in,
+    dtype_of_products,
+    fastest,
+    fits_packed,
+    starts_of,
+)
 
 ATTENTION = "paceline_documents"
 """The name of ``attend`` among the attention functions of transformers."""
@@ -22,11 +31,11 @@ class Abilities(NamedTuple):
 
     Attributes:
         split: Its logits are what its head makes of its hidden states: some models scale them, or cap them.
-        documents: Its attention takes ``documents``.
+        documents: The longest rows in which its attention takes ``documents``, and sees all tokens before.
     """
 
     split: bool = False
-    documents: bool = False
+    documents: float = 0
 
 
 def abilities_of(model: Any) -> Abilities:
@@ -39,16 +48,13 @@ def abilities_of(model: Any) -> Abilities:
     places = torch.arange(6, device=tokens.device).repeat(2)[None]
     training = model.training
     model.eval()
-    with torch.no_grad():
-        expected = model(input_ids=tokens, position_ids=places, use_cache=False).logits
-        hidden, head = hidden_and_head(model, Abilities(split=True), tokens, places)
-        split = _same(head(hidden), expected)
-        with _silent():
-            documents = _takes_documents(model, tokens, places, expected)
-            if not documents:
-                _take_the_usual_attention(model)
+    with torch.no_grad(), _silent():
+        expected, split = _logits(model, tokens, places)
+        documents = _takes_documents(model, tokens, places, expected)
+        if not documents:
+            _take_the_usual_attention(model)
     model.train(training)
-    return Abilities(split, documents)
+    return Abilities(split, _shortest_window(model) if documents else 0)
 
 
 def hidden_and_head(
@@ -61,16 +67,15 @@ def hidden_and_head(
         able: Of ``abilities_of``.
         input_ids: (rows, length).
         position_ids: Likewise; they restart at 0 in each document.
-        starts: Where documents begin in each row, as ``starts_of`` gives them; none: each row is one.
+        starts: Where documents begin in each row, as ``starts_of`` gives them; none: the positions say it.
     """
     inputs: dict[str, Any] = {"input_ids": input_ids, "position_ids": position_ids, "use_cache": False}
-    if able.documents:
-        kind = input_ids.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else model.dtype
-        length = input_ids.shape[1]
-        inputs["documents"] = documents_in(starts, length, fastest(input_ids.device, dtype))
+    length, device = input_ids.shape[1], input_ids.device
+    if starts is not None and length <= able.documents:
+        kind = fastest(device, dtype_of_products(device, model.dtype), 64)  # the trial has seen the width
+        inputs["documents"] = documents_in(starts, length, kind)
         # A mask of four dimensions is handed on as it is; else transformers makes one of the positions.
-        inputs["attention_mask"] = torch.zeros(1, 1, 1, 1, device=input_ids.device)
+        inputs["attention_mask"] = torch.zeros(1, 1, 1, 1, device=device)
     if not able.split:
         return model(**inputs).logits, nn.Identity()
     causal = _without_peft(model)
@@ -99,19 +104,47 @@ def refuse_packing_where_rows_mix(model: nn.Module) -> None:
         )
 
 
+def _logits(model: Any, tokens: Tensor, places: Tensor) -> tuple[Tensor, bool]:
+    """The logits, and whether the head gives just these of the base model's hidden states."""
+    causal, seen = _without_peft(model), []
+    inputs = {"input_ids": tokens, "position_ids": places, "use_cache": False}
+    head = causal.get_output_embeddings()
+    if head is None:
+        return model(**inputs).logits, False
+    hook = head.register_forward_hook(lambda _, given, found: seen.append((given[0], found.clone())))
+    try:
+        logits: Tensor = model(**inputs).logits
+    finally:
+        hook.remove()
+    try:
+        hidden = causal.base_model(**inputs).last_hidden_state
+        ((given, found),) = seen
+        return logits, torch.equal(given, hidden) and torch.equal(found, logits)
+    except Exception:  # a base model may be the whole one, or the head another's
+        return logits, False
+
+
+def _shortest_window(model: Any) -> float:
+    """How many tokens each layer sees at least; some models say it in their mask alone."""
+    config = _without_peft(model).config.get_text_config()
+    windows = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    return min((window for window in windows if isinstance(window, int)), default=math.inf)
+
+
 def _takes_documents(model: Any, tokens: Tensor, places: Tensor, expected: Tensor) -> bool:
     """Whether two documents in a row have the same logits by ``attend``, which the model is given."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(ATTENTION, _attention)
     AttentionMaskInterface.register(ATTENTION, AttentionMaskInterface()["sdpa"])
-    able, starts = Abilities(documents=True), starts_of(torch.tensor([[0] * 6 + [1] * 6]))
+    able, starts = Abilities(documents=math.inf), starts_of(torch.tensor([[0] * 6 + [1] * 6]))
+    device = tokens.device
     try:
         _without_peft(model).set_attn_implementation(ATTENTION)
         for training in (True, False):  # dropout of attention is refused, which is there in training only
             model.train(training)
-            with torch.random.fork_rng():
-                found, _ = hidden_and_head(model, able, tokens, places, starts.to(tokens.device))
+            with torch.random.fork_rng([] if device.type == "cpu" else [device]):
+                found, _ = hidden_and_head(model, able, tokens, places, starts.to(device))
     except Exception:  # a model may refuse in any way what it does not know
         return False
     return _same(found, expected)
@@ -159,7 +192,8 @@ def _attention(
         options: ``scaling``, and what the model has of dropout, windows and the like.
 
     Raises:
-        TypeError: for documents with what ``attend`` has not: dropout, or a window shorter than the rows.
+        TypeError: for documents with what ``attend`` has not: dropout, a window shorter than the rows, or
+            heads that FlashAttention does not take.
     """
     if documents is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -174,6 +208,8 @@ def _attention(
         del given["sliding_window"]
     if given:
         raise TypeError(f"attention within documents has no {', '.join(given)}")
+    if not fits_packed(query.shape[3]) or value.shape[3] != query.shape[3]:
+        raise TypeError(f"attention within documents has no heads of {query.shape[3]} and {value.shape[3]}")
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))
     return attend(query, key, value, documents, scale), None
 

@@ -11,6 +11,7 @@ from paceline.recipes.networks.document_attention import (
     Documents,
     attend,
     documents_in,
+    dtype_of_products,
     fastest,
     positions_in,
 )
@@ -63,9 +64,8 @@ class Decoder(nn.Module):
             starts: Where documents begin in each row, as ``starts_of`` gives them; none: each row is one.
         """
         x = self.embedding(tokens)
-        length, kind = tokens.shape[1], x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        documents = documents_in(starts, length, fastest(x.device, dtype))
+        length, dtype = tokens.shape[1], dtype_of_products(x.device, x.dtype)
+        documents = documents_in(starts, length, fastest(x.device, dtype, self.head_width))
         if starts is None:
             positions = torch.arange(length, device=x.device)[None]
         else:

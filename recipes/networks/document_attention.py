@@ -13,11 +13,11 @@ from torch.nn import functional as F
 varlen_attn: Any
 try:
     from torch.nn.attention.varlen import varlen_attn
-
-    if "window_size" not in inspect.signature(varlen_attn).parameters:
-        varlen_attn = None  # of torch 2.10, which takes no scale
 except ImportError:
     varlen_attn = None
+_ARGUMENTS = inspect.signature(varlen_attn).parameters if varlen_attn else {}
+if "window_size" not in _ARGUMENTS:
+    varlen_attn = None  # of torch 2.10, which takes no scale
 
 Kind = Literal["varlen", "flex", "mask"]
 
@@ -66,7 +66,23 @@ def positions_in(starts: Tensor, length: int) -> Tensor:
     return torch.arange(length, device=starts.device) - starts.long().gather(1, numbers_of(starts, length))
 
 
-def fastest(device: torch.device, dtype: torch.dtype) -> Kind:
+def fits_packed(width: int) -> bool:
+    """Whether FlashAttention takes heads of so many numbers.
+
+    Example:
+        >>> fits_packed(64), fits_packed(100), fits_packed(512)
+        (True, False, False)
+    """
+    return width % 8 == 0 and width <= 256
+
+
+def dtype_of_products(device: torch.device, otherwise: torch.dtype) -> torch.dtype:
+    """What products are computed in: what autocast says, where it is on."""
+    kind = device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else otherwise
+
+
+def fastest(device: torch.device, dtype: torch.dtype, width: int) -> Kind:
     """Which way of computing attention a device has for tensors of a type.
 
     ``varlen``: FlashAttention over packed sequences (``torch.nn.attention.varlen``), of 16 bits on an
@@ -74,15 +90,24 @@ def fastest(device: torch.device, dtype: torch.dtype) -> Kind:
     code that is compiled on a GPU. ``mask``: scaled dot-product attention with a dense mask, which needs
     length times length bytes for each row.
 
+    Args:
+        device: Of the tensors.
+        dtype: Likewise.
+        width: Numbers of a head.
+
     Example:
-        >>> fastest(torch.device("cpu"), torch.bfloat16)
+        >>> fastest(torch.device("cpu"), torch.bfloat16, 64)
         'mask'
     """
     if device.type != "cuda":
         return "mask"
+    of_nvidia = torch.version.hip is None and torch.cuda.get_device_properties(device).major >= 8
     half = dtype in (torch.bfloat16, torch.float16)
-    if half and varlen_attn is not None and torch.cuda.get_device_properties(device).major >= 8:
-        return "varlen"
+    has_packed = varlen_attn is not None and of_nvidia and half and fits_packed(width)
+    return "varlen" if has_packed else _without_packed()
+
+
+def _without_packed() -> Kind:
     return "flex" if torch.compiler.is_compiling() else "mask"
 
 
@@ -106,10 +131,13 @@ def documents_in(starts: Tensor | None, length: int, kind: Kind) -> Documents:
     Args:
         starts: As ``starts_of`` gives them; None: each row is one document.
         length: Of the rows.
-        kind: As ``fastest`` says.
+        kind: As ``fastest`` says; rows of very many documents are not packed.
     """
     if starts is None:
         return Documents("mask", None)
+    # Each sequence takes as much memory in the backward pass as 128 tokens, and a GPU 65,535 of them.
+    if kind == "varlen" and (128 * starts.shape[1] > 8 * length or starts.numel() > 65_535):
+        kind = _without_packed()
     if kind == "varlen":
         rows = torch.arange(len(starts) + 1, dtype=torch.int32, device=starts.device) * length
         # What fills a row of starts up is where the next row begins: sequences of no token.
@@ -147,12 +175,14 @@ def attend(
     kind, extent = documents
     query, key = query.to(value.dtype), key.to(value.dtype)  # autocast leaves norms in float32
     if kind == "varlen":
-        groups, length = query.shape[2] // key.shape[2], query.shape[1]
-        if groups > 1:  # before torch 2.12 it has no other way
+        groups, length, more = query.shape[2] // key.shape[2], query.shape[1], {}
+        if groups > 1 and "enable_gqa" in _ARGUMENTS:
+            more = {"enable_gqa": True}
+        elif groups > 1:  # before torch 2.12
             key, value = (part.repeat_interleave(groups, 2) for part in (key, value))
         flat = (part.flatten(0, 1) for part in (query, key, value))
         packed: Tensor = varlen_attn(
-            *flat, extent, extent, length, length, scale=scale, window_size=(-1, 0)
+            *flat, extent, extent, length, length, scale=scale, window_size=(-1, 0), **more
         )
         return packed.view_as(query)
     shared: dict[str, Any] = {"scale": scale, "enable_gqa": query.shape[2] != key.shape[2]}

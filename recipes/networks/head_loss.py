@@ -9,6 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from paceline import PacelineError
+from paceline.recipes.networks.document_attention import dtype_of_products
+
 IGNORED = -100
 """A target that is none, as ``F.cross_entropy`` leaves it out."""
 MOST_LOGITS = 2**29
@@ -23,7 +26,7 @@ def mean_loss(
     Where the head is an ``nn.Linear`` and the logits of all tokens take more than ``most`` bytes, so many
     tokens at a time are done, and the gradients are computed beside the loss: the head runs once. Of
     weights that are split over ranks a chunk's logits are computed again in the backward pass. Any other
-    head, with adapters say, gives all logits at once.
+    head, with adapters or in float8 say, gives all logits at once.
 
     ``torch.nn.functional.linear_cross_entropy`` is another such function; of inputs in bfloat16 it adds up
     the loss in bfloat16.
@@ -58,7 +61,11 @@ def mean_loss(
     elif _is_split(head):
         total = sum(_in_chunks(hidden, head, targets, rows, "sum"))  # type: ignore[assignment]
     else:
-        given = (*_as_computed(hidden, head), targets, rows, torch.is_grad_enabled())
+        weight: Any = head.weight
+        bias: Any = head.bias
+        dtype = dtype_of_products(hidden.device, weight.dtype)
+        bias = None if bias is None else bias.to(dtype)
+        given = (hidden.to(dtype), weight.to(dtype), bias, targets, rows, torch.is_grad_enabled())
         total = _Chunked.apply(*given)  # type: ignore[no-untyped-call]
     return total / count.clamp(min=1), count
 
@@ -73,10 +80,11 @@ def token_losses(hidden: Tensor, head: nn.Module, targets: Tensor, *, most: int 
     rows = _rows(flat, head, most)
     if rows >= len(flat):
         return _losses(flat, head, its, "none").view_as(targets)
+    how: Any = head
     if not _is_split(head):
-        flat, *weights = _as_computed(flat, head)
-        return torch.cat(_in_chunks(flat, weights, its, rows, "none")).view_as(targets)
-    return torch.cat(_in_chunks(flat, head, its, rows, "none")).view_as(targets)
+        weight: Any = head.weight
+        how = (weight, head.bias, dtype_of_products(flat.device, weight.dtype))
+    return torch.cat(_in_chunks(flat, how, its, rows, "none")).view_as(targets)
 
 
 def _rows(hidden: Tensor, head: nn.Module, most: int | None) -> int:
@@ -94,17 +102,16 @@ def _is_split(head: Any) -> bool:
     return hasattr(head.weight, "placements")
 
 
-def _as_computed(hidden: Tensor, head: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Hidden states, weight and bias in the type that a product has here."""
-    kind = hidden.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else head.weight.dtype
-    bias = None if head.bias is None else head.bias.to(dtype)
-    return hidden.to(dtype), head.weight.to(dtype), bias
-
-
 def _losses(hidden: Tensor, head: Any, targets: Tensor, reduction: str) -> Tensor:
-    """By a head that is a module, or its weight and bias."""
-    logits = head(hidden) if isinstance(head, nn.Module) else F.linear(hidden, *head)
+    """By a head that is a module, or its weight and bias and the dtype of its products.
+
+    Weights are cast here, and not by autocast, which has one copy for all chunks and sums its gradients.
+    """
+    if isinstance(head, nn.Module):
+        logits = head(hidden)
+    else:
+        weight, bias, dtype = head
+        logits = F.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(exact, targets, ignore_index=IGNORED, reduction=reduction)
 
@@ -112,7 +119,7 @@ def _losses(hidden: Tensor, head: Any, targets: Tensor, reduction: str) -> Tenso
 def _in_chunks(hidden: Tensor, head: Any, targets: Tensor, rows: int, reduction: str) -> list[Tensor]:
     """The losses of so many tokens at a time, whose logits are computed again in the backward pass."""
     return [
-        checkpoint(_losses, x, head, y, reduction, use_reentrant=False)
+        checkpoint(_losses, x, head, y, reduction, use_reentrant=False, preserve_rng_state=False)
         for x, y in zip(hidden.split(rows), targets.split(rows), strict=True)
     ]
 
@@ -159,6 +166,8 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph=True
+            raise PacelineError("mean_loss has no second derivative", fix="mean_loss(..., most=2**60)")
         scaled = (
             None if one is None else (one.to(factor.dtype) * factor).to(ctx.dtype)
             for one in ctx.saved_tensors

@@ -26,6 +26,7 @@ _KEPT = {
         *("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu"),
         *("_scaled_dot_product_fused_attention_overrideable", "_scaled_dot_product_attention_math"),
     ),
+    "torch_attn": ("_varlen_attn",),
     "_c10d_functional": ("reduce_scatter_tensor", "all_to_all_single"),
 }
 

@@ -19,7 +19,7 @@ def test_rows_follow_each_other_and_the_last_is_filled_up():
     tokens, targets, documents = zip(*(rows[index] for index in range(3)), strict=True)
     assert [row.tolist() for row in tokens] == [[0, 7, 8, 9], [0, 5, 0, 6], [4, 3, 0, 0]]
     assert [row.tolist() for row in targets] == [[7, 8, 9, 0], [5, 0, 6, 4], [3, 0, IGNORED, IGNORED]]
-    assert [row.tolist() for row in documents] == [[1, 1, 1, 1], [1, 1, 2, 2], [0, 0, 1, 2]]
+    assert [row.tolist() for row in documents] == [[1, 1, 1, 1], [1, 1, 2, 2], [0, 0, 3, 3]]
 
 
 def test_every_token_but_the_first_is_a_target_once():

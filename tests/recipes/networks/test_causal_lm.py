@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 
 import pytest
 import torch
@@ -16,22 +17,22 @@ pytestmark = pytest.mark.fit  # for its length
 SMALL = {"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
 HALF = {"num_key_value_heads": 2, "intermediate_size": 48}  # as many heads of keys as of queries, halved
 MODELS = {
-    "Llama": (HALF, Abilities(split=True, documents=True)),
-    "Qwen3": (HALF | {"head_dim": 8}, Abilities(split=True, documents=True)),
-    "Mistral": (HALF | {"sliding_window": 512}, Abilities(split=True, documents=True)),
-    "GPTNeoX": ({"intermediate_size": 48}, Abilities(split=True, documents=True)),
-    "Granite": (HALF | {"logits_scaling": 8.0}, Abilities(split=False, documents=True)),  # logits over 8
-    "Gemma2": (HALF | {"head_dim": 8}, Abilities(split=False, documents=False)),  # caps both
-    "OPT": ({"ffn_dim": 64, "word_embed_proj_dim": 32}, Abilities(split=True, documents=False)),
-    "Bloom": ({}, Abilities(split=True, documents=False)),
+    "Llama": (HALF, Abilities(split=True, documents=math.inf)),
+    "Qwen3": (HALF | {"head_dim": 8}, Abilities(split=True, documents=math.inf)),
+    "Mistral": (HALF | {"sliding_window": 512}, Abilities(split=True, documents=512)),
+    "GPTNeoX": ({"intermediate_size": 48}, Abilities(split=True, documents=math.inf)),
+    "Granite": (HALF | {"logits_scaling": 8.0}, Abilities(documents=math.inf)),  # logits over 8
+    "Gemma2": (HALF | {"head_dim": 8}, Abilities()),  # caps both
+    "OPT": ({"ffn_dim": 64, "word_embed_proj_dim": 32}, Abilities(split=True)),
+    "Bloom": ({}, Abilities(split=True)),
 }
 PLACES = torch.tensor([[*range(5), *range(8), *range(3)], [*range(16)]])
 STARTS = starts_of((PLACES == 0).cumsum(1))
 
 
-def made(kind):
+def made(kind, **more):
     torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(**SMALL | MODELS[kind][0])
+    config = getattr(transformers, f"{kind}Config")(**SMALL | MODELS[kind][0] | more)
     model = getattr(transformers, f"{kind}ForCausalLM")(config)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)  # else all tokens attend alike
@@ -73,25 +74,38 @@ def test_documents_and_hidden_states_change_no_number(kind):
         torch.testing.assert_close(found, other, rtol=1e-4, atol=1e-5)
     if not able.documents:
         return
-    apart = trained(model, able)[0]
-    assert (trained(model, able, None)[0] - apart).abs() > 1e-4  # they do not see each other
+    apart, by_positions = trained(model, able)[0], trained(model, able, None)[0]
+    torch.testing.assert_close(by_positions, apart, rtol=1e-4, atol=1e-5)
+    one_document = trained(model, able, starts_of(torch.zeros_like(PLACES)))[0]
+    assert (one_document - apart).abs() > 1e-4  # they do not see each other
 
 
-def test_a_window_shorter_than_the_rows_is_not_passed_over():
-    model = made("Mistral")
+def test_rows_longer_than_a_window_have_the_mask_of_transformers():
+    model = made("Mistral", sliding_window=14)
+    expected = trained(model, Abilities())
     able = abilities_of(model)
-    model.config.sliding_window = 4
-    for layer in model.model.layers:
-        layer.self_attn.sliding_window = 4
-    with pytest.raises(TypeError, match="sliding_window"):
-        trained(model, able)
+    assert able == Abilities(split=True, documents=14)
+    for found, other in zip(trained(model, able), expected, strict=True):
+        torch.testing.assert_close(found, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_base_model_that_gives_no_hidden_states_is_not_split(monkeypatch):
+    model = made("Llama")
+    monkeypatch.setattr(type(model), "base_model", property(lambda model: model))
+    assert abilities_of(model) == Abilities(documents=math.inf)
+    monkeypatch.setattr(model, "get_output_embeddings", lambda: None)
+    assert abilities_of(model) == Abilities(documents=math.inf)
+
+
+def test_heads_that_flash_attention_does_not_take_keep_their_mask():
+    assert abilities_of(made("Llama", hidden_size=48, head_dim=12)) == Abilities(split=True)
 
 
 def test_dropout_of_attention_is_not_passed_over():
     model = made("Llama")
     for layer in model.model.layers:
         layer.self_attn.attention_dropout = 0.5
-    assert abilities_of(model) == Abilities(split=True, documents=False)
+    assert abilities_of(model) == Abilities(split=True)
 
 
 def test_the_model_stays_what_others_know(tmp_path):
@@ -118,7 +132,7 @@ def test_adapters_are_in_the_hidden_states():
         if "lora_B" in name:
             nn.init.normal_(parameter)
     able = abilities_of(model)
-    assert able == Abilities(split=True, documents=True)
+    assert able == Abilities(split=True, documents=math.inf)
     for found, expected in zip(trained(model, able), trained(model, Abilities()), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     with model.disable_adapter():

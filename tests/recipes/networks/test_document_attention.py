@@ -96,7 +96,7 @@ def test_the_decoder_has_one_dtype_under_autocast(kind, monkeypatch):
         torch.nn.init.normal_(parameter, std=0.1)
     tokens, starts = torch.randint(32, (2, 12)), starts_of(numbered(LENGTHS["two rows"]))
     expected = model(tokens, starts)
-    monkeypatch.setattr(decoder, "fastest", lambda device, dtype: kind)
+    monkeypatch.setattr(decoder, "fastest", lambda *_: kind)
     with torch.autocast("cpu", torch.bfloat16):
         found = model(tokens, starts)
     assert (found - expected).norm() < 0.02 * expected.norm()
@@ -125,6 +125,13 @@ def test_few_shapes_are_compiled():
     assert widths == [1, 2, 4, 4, 8, 8, 8, 8, 16]
 
 
+def test_rows_of_very_many_documents_are_not_packed():
+    usual = starts_of(torch.arange(1024)[None] // 64)
+    assert documents_in(usual, 1024, "varlen").kind == "varlen"
+    assert documents_in(starts_of(torch.arange(1024)[None]), 1024, "varlen").kind == "mask"
+    assert documents_in(usual.expand(4096, -1), 1024, "varlen").kind == "mask"
+
+
 # -- which way -----------------------------------------------------------------------------------
 
 
@@ -143,26 +150,28 @@ def on_a_gpu(monkeypatch):
 
 @pytest.mark.usefixtures("with_varlen")
 @pytest.mark.parametrize(
-    ("major", "dtype", "compiled", "expected"),
+    ("major", "dtype", "width", "compiled", "expected"),
     [
-        (9, torch.bfloat16, True, "varlen"),
-        (8, torch.float16, False, "varlen"),
-        (7, torch.float16, True, "flex"),
-        (9, torch.float32, True, "flex"),
-        (9, torch.float32, False, "mask"),
+        (9, torch.bfloat16, 64, True, "varlen"),
+        (9, torch.bfloat16, 100, True, "flex"),
+        (9, torch.bfloat16, 512, False, "mask"),
+        (8, torch.float16, 64, False, "varlen"),
+        (7, torch.float16, 64, True, "flex"),
+        (9, torch.float32, 64, True, "flex"),
+        (9, torch.float32, 64, False, "mask"),
     ],
 )
-def test_the_fastest_that_a_gpu_has_is_taken(major, dtype, compiled, expected, on_a_gpu):
-    assert fastest(on_a_gpu(major, compiled), dtype) == expected
+def test_the_fastest_that_a_gpu_has_is_taken(major, dtype, width, compiled, expected, on_a_gpu):
+    assert fastest(on_a_gpu(major, compiled), dtype, width) == expected
 
 
 def test_a_torch_without_packed_attention_takes_another(monkeypatch, on_a_gpu):
     monkeypatch.setattr(document_attention, "varlen_attn", None)
-    assert fastest(on_a_gpu(9, True), torch.bfloat16) == "flex"
+    assert fastest(on_a_gpu(9, True), torch.bfloat16, 64) == "flex"
 
 
 def test_a_cpu_takes_the_mask():
-    assert fastest(torch.device("cpu"), torch.bfloat16) == "mask"
+    assert fastest(torch.device("cpu"), torch.bfloat16, 64) == "mask"
 
 
 @pytest.mark.skipif(document_attention.varlen_attn is None, reason="torch has it since 2.11")

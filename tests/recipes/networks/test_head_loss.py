@@ -6,6 +6,7 @@ from helpers.allocations import most_allocated
 from torch import nn
 from torch.nn import functional as F
 
+from paceline import PacelineError
 from paceline.recipes.networks.head_loss import IGNORED, mean_loss, token_losses
 
 WORDS, WIDTH = 101, 16
@@ -74,12 +75,13 @@ def test_loss_and_gradients_are_those_of_all_logits(head, loss, dtype, near):
         torch.testing.assert_close(found, expected, rtol=near, atol=near)
 
 
+@pytest.mark.parametrize("loss", [in_chunks, token_by_token])
 @pytest.mark.parametrize("head", ["linear", "bias"])
-def test_in_bf16_the_loss_is_added_up_in_float32(head):
+def test_in_bf16_sums_over_chunks_are_in_float32(head, loss):
     torch.manual_seed(0)
     made = HEADS[head]()
     with torch.autocast("cpu", torch.bfloat16):
-        found, expected = trained(made, torch.float32, in_chunks), trained(made, torch.float32, plain)
+        found, expected = trained(made, torch.float32, loss), trained(made, torch.float32, plain)
     assert found[0].dtype == torch.float32
     assert found[0].item() == pytest.approx(expected[0].item(), rel=1e-5)  # bf16 has 3 digits
     for one, other in zip(found[1:], expected[1:], strict=True):
@@ -94,6 +96,13 @@ def test_a_backward_may_follow_with_another_factor(head):
     scaled = trained(made, torch.float32, lambda *given: 8 * in_chunks(*given))
     for one, other in zip(once, scaled, strict=True):
         torch.testing.assert_close(8 * one, other)
+
+
+def test_a_second_derivative_is_refused():
+    hidden, targets = batch(torch.float32)
+    loss = in_chunks(hidden.requires_grad_(), HEADS["linear"](), targets)
+    with pytest.raises(PacelineError, match="second derivative"):
+        torch.autograd.grad(loss, hidden, create_graph=True)
 
 
 def test_nothing_to_learn_is_a_loss_of_zero():
