@@ -86,9 +86,9 @@ def fastest(device: torch.device, dtype: torch.dtype, width: int) -> Kind:
     """Which way of computing attention a device has for tensors of a type.
 
     ``varlen``: FlashAttention over packed sequences (``torch.nn.attention.varlen``), of 16 bits on an
-    NVIDIA GPU since Ampere, since torch 2.11. ``flex``: ``flex_attention`` with a block mask, in
-    code that is compiled on a GPU. ``mask``: scaled dot-product attention with a dense mask, which needs
-    length times length bytes for each row.
+    NVIDIA GPU since Ampere, since torch 2.11. ``flex``: ``flex_attention`` with a block mask, in code that
+    is compiled on a GPU, for heads of 16 numbers or more. ``mask``: scaled dot-product attention with a
+    dense mask, which needs length times length bytes for each row.
 
     Args:
         device: Of the tensors.
@@ -103,12 +103,9 @@ def fastest(device: torch.device, dtype: torch.dtype, width: int) -> Kind:
         return "mask"
     of_nvidia = torch.version.hip is None and torch.cuda.get_device_properties(device).major >= 8
     half = dtype in (torch.bfloat16, torch.float16)
-    has_packed = varlen_attn is not None and of_nvidia and half and fits_packed(width)
-    return "varlen" if has_packed else _without_packed()
-
-
-def _without_packed() -> Kind:
-    return "flex" if torch.compiler.is_compiling() else "mask"
+    if varlen_attn is not None and of_nvidia and half and fits_packed(width):
+        return "varlen"
+    return "flex" if torch.compiler.is_compiling() and width >= 16 else "mask"
 
 
 class Documents(NamedTuple):
@@ -131,13 +128,13 @@ def documents_in(starts: Tensor | None, length: int, kind: Kind) -> Documents:
     Args:
         starts: As ``starts_of`` gives them; None: each row is one document.
         length: Of the rows.
-        kind: As ``fastest`` says; rows of very many documents are not packed.
+        kind: As ``fastest`` says; rows of very many documents have the mask in place of ``varlen``.
     """
     if starts is None:
         return Documents("mask", None)
     # Each sequence takes as much memory in the backward pass as 128 tokens, and a GPU 65,535 of them.
     if kind == "varlen" and (128 * starts.shape[1] > 8 * length or starts.numel() > 65_535):
-        kind = _without_packed()
+        kind = "mask"
     if kind == "varlen":
         rows = torch.arange(len(starts) + 1, dtype=torch.int32, device=starts.device) * length
         # What fills a row of starts up is where the next row begins: sequences of no token.

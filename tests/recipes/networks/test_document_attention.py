@@ -155,6 +155,7 @@ def on_a_gpu(monkeypatch):
         (9, torch.bfloat16, 64, True, "varlen"),
         (9, torch.bfloat16, 100, True, "flex"),
         (9, torch.bfloat16, 512, False, "mask"),
+        (9, torch.bfloat16, 12, True, "mask"),
         (8, torch.float16, 64, False, "varlen"),
         (7, torch.float16, 64, True, "flex"),
         (9, torch.float32, 64, True, "flex"),
