@@ -35,11 +35,7 @@ from paceline.recipes.data.preferences import (
     read_pairs,
     shuffled_pairs,
 )
-from paceline.recipes.networks.causal_lm import (
-    Abilities,
-    abilities_of,
-    hidden_and_head,
-)
+from paceline.recipes.networks.causal_lm import Abilities, abilities_of, hidden_and_head
 from paceline.recipes.networks.head_loss import token_losses
 from paceline.schedules import Cosine
 

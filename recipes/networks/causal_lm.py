@@ -141,7 +141,7 @@ def _takes_documents(model: Any, tokens: Tensor, places: Tensor, expected: Tenso
     device = tokens.device
     try:
         _without_peft(model).set_attn_implementation(ATTENTION)
-        for training in (True, False):  # dropout of attention is refused, which is there in training only
+        for training in (True, False):  # dropout of attention is refused, which acts in training only
             model.train(training)
             with torch.random.fork_rng([] if device.type == "cpu" else [device]):
                 found, _ = hidden_and_head(model, able, tokens, places, starts.to(device))

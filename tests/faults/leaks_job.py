@@ -88,14 +88,14 @@ def held(module, temporary, folder, rank, earlier=None):
         earlier: What was held then: threads that go beyond that have a minute to end.
     """
     gc.collect()
-    tasks = Path("/proc/self/task")
+    tasks, before = Path("/proc/self/task"), earlier or {}
     others = (".lock", f".stacks-rank-{1 - rank}.txt")
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
     return {
         "threads": threads(earlier),
-        "tasks": number_of_tasks(tasks, earlier),
-        "descriptors": number_of_descriptors(earlier),
+        "tasks": number_in(tasks, before.get("tasks")),
+        "descriptors": number_in(Path("/proc/self/fd"), before.get("descriptors")),
         "children": [
             child for task in tasks.iterdir() for child in (task / "children").read_text().split()
         ],
@@ -121,17 +121,9 @@ def threads(earlier):
     return least(look, None if earlier is None else earlier["threads"], len)
 
 
-def number_of_tasks(tasks, earlier):
-    """Threads: one that has been joined takes a moment to go."""
-    return least(lambda: len(list(tasks.iterdir())), None if earlier is None else earlier["tasks"], int)
-
-
-def number_of_descriptors(earlier):
-    """Open files and pipes: a thread that ends closes some."""
-    descriptors = Path("/proc/self/fd")
-    return least(
-        lambda: len(list(descriptors.iterdir())), None if earlier is None else earlier["descriptors"], int
-    )
+def number_in(folder, before):
+    """Threads, or descriptors: a thread that has been joined takes a moment to go, and closes some then."""
+    return least(lambda: len(list(folder.iterdir())), before, int)
 
 
 def least(look, earlier, size):
