@@ -2,7 +2,7 @@
 export OMP_NUM_THREADS ?= 1
 EXTRAS = test,recipes,notebook,trackers,docs,neighbours,s3,store,ray,torchao
 
-.PHONY: help setup setup-all test test-launch test-rest test-all test-cost check mutants figures lint docs site bench
+.PHONY: help setup setup-all test test-launch test-rest test-oldest test-newest test-all test-cost check mutants figures lint docs site bench
 
 help:  ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,17 @@ test-launch:  ## Run the tests of launchers, signals, restarts and the docs' cod
 
 test-rest:  ## Run what `make test` left out and skipped, as .ci/run does (after make setup-all)
 	.venv/bin/python -m pytest -n 3 --dist loadfile --rest
+
+test-oldest: build/oldest/installed  ## Run the tests with the versions of constraints-oldest.txt (gigabytes, in build/)
+	build/oldest/bin/python -m pytest -n 3 --dist loadfile -m "not launch"
+
+test-newest: build/newest/installed  ## The same with constraints-newest.txt
+	build/newest/bin/python -m pytest -n 3 --dist loadfile -m "not launch"
+
+build/%/installed: constraints-%.txt pyproject.toml
+	python3 -m venv $(@D)
+	$(@D)/bin/pip install -q -c $< -e '.[$(if $(findstring oldest,$@),$(subst ,torchao,,$(EXTRAS)),$(EXTRAS))]'
+	touch $@
 
 test-all:  ## Run the tests with the long versions (hours)
 	.venv/bin/python -m pytest -n 3 --dist loadfile --soak

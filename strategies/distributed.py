@@ -105,7 +105,7 @@ class Distributed(Single):
                 indices, mine, means, somewhere.tolist(), strict=True
             ):
                 used[index] = any_rank > 0
-                dtype = parameter.grad_dtype or parameter.dtype  # type: ignore[attr-defined]
+                dtype = getattr(parameter, "grad_dtype", None) or parameter.dtype  # torch 2.9 has none
                 parameter.grad = mean.view_as(parameter).to(dtype) if any_rank else None
         return used
 

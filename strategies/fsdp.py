@@ -38,7 +38,12 @@ from .step_wrapper import Dispatch
 from .sync_batchnorm import SyncedBatchNorms
 from .tensors.parameter_access import ParameterAccess, assigned_shard
 from .tensors.sharding import is_sharded, local_part, whole
-from .torch_internals import end_iteration, forget_gradients, ignore_redistribution_order
+from .torch_internals import (
+    end_iteration,
+    forget_gradients,
+    ignore_redistribution_order,
+    settle_shards,
+)
 from .trained import TrainedChange
 from .weights import ShardedWeights
 
@@ -196,6 +201,7 @@ class FSDP(Distributed):
             wide = None if dtype is None else torch.promote_types(dtype, self.precision.reduce_dtype)
             policy = MixedPrecisionPolicy(reduce_dtype=None if wide == dtype else wide)
             fully_shard(part, mp_policy=self.mixed_precision or policy, **options)
+            settle_shards(part)
 
         units = untied(module, find_units(module))
         parts = [*units, *(outer_parts(self.name, module, units) if self._manual else [])]

@@ -79,11 +79,18 @@ def rebuild_buckets(wrapped: DistributedDataParallel) -> None:
 def forget_gradients(part: nn.Module) -> None:
     """Drop what an ``FSDPModule`` has not reduced yet, which is in no parameter's ``grad``."""
     state: Any = part._get_fsdp_state()  # type: ignore[operator]
-    for group in state._fsdp_param_groups:
+    for group in _parameter_groups(state):
         for parameter in group.fsdp_params:
             parameter.unsharded_accumulated_grad = None
             if hasattr(parameter, "_unsharded_param"):
                 parameter._unsharded_param.grad = None
+
+
+def _parameter_groups(state: Any) -> list[Any]:
+    """Before torch 2.12 a module has one group, or none."""
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)
+    return [state._fsdp_param_group] if state._fsdp_param_group else []
 
 
 def end_iteration(part: nn.Module) -> None:
@@ -92,8 +99,49 @@ def end_iteration(part: nn.Module) -> None:
     Others refuse ``reset_iter_state``, and which one is the outermost has no public name.
     """
     state: Any = part._get_fsdp_state()  # type: ignore[operator]
-    if state._is_root:
+    if not state._is_root:
+        return
+    if hasattr(part, "reset_iter_state"):  # since torch 2.13
         part.reset_iter_state()  # type: ignore[operator]
+    else:
+        _reset_iteration(state)
+
+
+def _reset_iteration(root: Any) -> None:
+    """What ``reset_iter_state`` does; the whole device is waited for in place of its events."""
+    if root._device.type != "cpu":
+        torch.accelerator.synchronize(root._device)
+    shared = root._comm_ctx
+    shared.all_gather_state = None
+    shared.post_forward_order.clear()
+    if hasattr(shared, "reduce_scatter_states"):  # since torch 2.12
+        shared.reduce_scatter_states.clear()
+    else:
+        shared.reduce_scatter_state = None
+    for state in root._state_ctx.all_states:
+        state._modules_to_run_forward.clear()
+        state._training_state = type(state._training_state).IDLE
+        for group in _parameter_groups(state):
+            gathered = group._all_gather_result
+            if gathered is not None and hasattr(gathered.all_gather_work, "wait"):
+                gathered.all_gather_work.wait()
+            group._all_gather_result = group._post_reduce_event = group._all_reduce_state = None
+            group._reshard_after_forward_event = group._partial_reduce_output = None
+            group._post_forward_indices.clear()
+            group._training_state = type(group._training_state).IDLE
+            group._to_sharded()
+    root._state_ctx.iter_forward_root = None
+    root._state_ctx.post_backward_final_callback_queued = False
+
+
+def settle_shards(part: nn.Module) -> None:
+    """Before torch 2.10 the first forward moves shards of uneven length, away from those who hold them."""
+    if has_grad_dtype():
+        return
+    for group in _parameter_groups(part._get_fsdp_state()):  # type: ignore[operator]
+        for parameter in group.fsdp_params:
+            parameter.reset_sharded_param()
+        group._reset_sharded_params = True
 
 
 # -- DTensor -------------------------------------------------------------------------------------
@@ -104,6 +152,23 @@ def end_iteration(part: nn.Module) -> None:
 def ignore_redistribution_order() -> None:
     """Keep torch from warning that DTensors are redistributed in several steps."""
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+
+
+# -- What is public in a newer torch -------------------------------------------------------------
+
+
+def has_grad_dtype() -> bool:
+    """Whether a gradient may have another dtype than its parameter: since torch 2.10."""
+    return hasattr(torch.Tensor, "grad_dtype")
+
+
+def memory_of(device: torch.device | int) -> tuple[int, int]:
+    """Bytes of an accelerator's memory that are free, and in all."""
+    if hasattr(torch.accelerator, "get_memory_info"):  # since torch 2.10
+        free, total = torch.accelerator.get_memory_info(device)
+    else:
+        free, total = torch.get_device_module(torch.accelerator.current_accelerator()).mem_get_info(device)
+    return int(free), int(total)
 
 
 # -- DataLoader ----------------------------------------------------------------------------------

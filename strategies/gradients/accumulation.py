@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ...errors import PacelineError
+from ..torch_internals import has_grad_dtype
+
 
 class WideAccumulation:
     """Between ``begin`` and ``finish`` the gradients of 16-bit parameters are in a wider dtype.
@@ -27,7 +30,19 @@ class WideAccumulation:
         self.is_open = False
 
     def begin(self) -> None:
-        """Several micro-batches come; no parameter has a gradient yet."""
+        """Several micro-batches come; no parameter has a gradient yet.
+
+        Raises:
+            PacelineError: where torch has no gradients of another dtype than their parameters.
+        """
+        if self._parameters and not has_grad_dtype():
+            narrow = self._parameters[0].dtype
+            raise PacelineError(
+                f"micro-batches of parameters in {narrow} are summed in {self._dtype} since torch 2.10",
+                got=f"torch {torch.__version__}",
+                fix='precision="bf16"; or torch 2.10; or paceline.strategies.Full(..., '
+                f"accumulate_dtype={narrow}), which rounds in each micro-batch",
+            )
         self.is_open = bool(self._parameters)
         for parameter in self._parameters:
             if parameter.grad is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..torch_internals import memory_of
 from .devices import accelerator_here
 
 _MOST_LINKS = 18  # of NVLink, on one device
@@ -66,8 +67,8 @@ def _device(kind: torch.device, index: int) -> dict[str, Any]:
         if hasattr(properties, "major"):
             found["capability"] = f"{properties.major}.{properties.minor}"
     with suppress(Exception):
-        free, total = torch.accelerator.get_memory_info(index)
-        found |= {"memory": int(total), "free": int(free)}
+        free, total = memory_of(index)
+        found |= {"memory": total, "free": free}
     return found
 
 

@@ -8,6 +8,7 @@ import torch
 
 from ...errors import PacelineError, nearest
 from ...other_trainers.engines import TPU
+from ..torch_internals import memory_of
 
 
 def accelerator_here() -> torch.device | None:
@@ -119,4 +120,4 @@ def device_memory(device: torch.device) -> int:
         import psutil
 
         return int(psutil.virtual_memory().available)
-    return int(torch.accelerator.get_memory_info(device)[1])
+    return memory_of(device)[1]

@@ -83,7 +83,7 @@ def test_an_fsdp_module_has_its_state_groups_and_gradients(group):
     assert isinstance(module, FSDPModule)
     state = module._get_fsdp_state()
     assert hasattr(state, "_is_root")
-    (parameters,) = [group.fsdp_params for group in state._fsdp_param_groups]
+    (parameters,) = [group.fsdp_params for group in internals._parameter_groups(state)]
     module.set_requires_gradient_sync(False)
     module(torch.ones(1, 2)).sum().backward()
     kept = [

@@ -14,7 +14,7 @@ def two_devices(monkeypatch):
     properties = SimpleNamespace(name="H100", multi_processor_count=132, major=9, minor=0)
     monkeypatch.setattr(device_report, "accelerator_here", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.accelerator, "get_memory_info", lambda index: (10, 80))
+    monkeypatch.setattr(device_report, "memory_of", lambda index: (10, 80))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda a, b: True)
 
