@@ -152,4 +152,5 @@ def _of_type(annotation: Any) -> dict[str, Any]:
         schema = TypeAdapter(annotation).json_schema()
     except Exception:
         return {}
-    return {} if "$defs" in schema else schema
+    nothing = schema.get("anyOf") == []  # a union of callables alone
+    return {} if "$defs" in schema or nothing else schema
