@@ -294,17 +294,15 @@ class FSDP(Distributed):
 
     def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> Tensor | None:
         total, self._norm = self._norm, None
-        if norm is not None and total is None and self.tensor > 1:
-            total = self._total_norm(optimizer)
-        if norm is not None and total is not None:  # as torch's clip_grads_with_norm_, on local shards
+        if norm is not None:
+            # As torch's clip_grad_norm_, which until torch 2.9 adds its epsilon on each rank.
+            total = self._total_norm(optimizer) if total is None else total
             self.multiply_gradients(optimizer, (norm / (total + 1e-6)).clamp(max=1.0))
-        else:
-            total = super().clip(optimizer, norm, None)
         if value is not None:
             for parameter in parameters_of(optimizer):
                 if parameter.grad is not None:
                     local_part(parameter.grad).clamp_(-value, value)
-        return None if total is None else whole(total)
+        return total
 
     @contextmanager
     def evaluation(self, module: nn.Module) -> Iterator[None]:

@@ -81,7 +81,8 @@ def forget_gradients(part: nn.Module) -> None:
     state: Any = part._get_fsdp_state()  # type: ignore[operator]
     for group in _parameter_groups(state):
         for parameter in group.fsdp_params:
-            parameter.unsharded_accumulated_grad = None
+            if "unsharded_accumulated_grad" in vars(parameter):  # until torch 2.14
+                parameter.unsharded_accumulated_grad = None
             if hasattr(parameter, "_unsharded_param"):
                 parameter._unsharded_param.grad = None
 

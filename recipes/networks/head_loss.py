@@ -147,7 +147,8 @@ class _Chunked(torch.autograd.Function):
             for begin in range(0, len(hidden), rows):
                 x, y = hidden[begin : begin + rows], targets[begin : begin + rows]
                 logits = F.linear(x, weight, bias).to(exact)
-                total += F.cross_entropy(logits, y, ignore_index=IGNORED, reduction="sum")
+                # Not in place: torch 2.11 compiles such a result without its gradients.
+                total = total + F.cross_entropy(logits, y, ignore_index=IGNORED, reduction="sum")
                 if not any(needed):
                     continue
                 learned = (y != IGNORED)[:, None]
