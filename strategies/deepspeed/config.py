@@ -89,7 +89,7 @@ def make_config(
     offload: bool,
     precision: Precision,
     settings: StrategySettings | None,
-    parameters: int,
+    trained: int,
 ) -> dict[str, Any]:
     """One configuration out of the user's and the run's.
 
@@ -99,7 +99,7 @@ def make_config(
         offload: Keep optimizer states, and under stage 3 parameters, in the host's memory.
         precision: The run's precision, which sets DeepSpeed's blocks ``bf16`` and ``fp16``.
         settings: What the run asks for, and what a step is; None before that is known.
-        parameters: How many numbers the model has, at least 1: no buffer need be larger.
+        trained: How many numbers are trained, at least 1: no buffer need be larger.
 
     Raises:
         PacelineError: one report of every key that contradicts the run.
@@ -118,7 +118,7 @@ def make_config(
     config.setdefault("zero_force_ds_cpu_optimizer", False)
     zero = config["zero_optimization"] = {**users.get("zero_optimization", {}), "stage": stage}
     if stage:
-        bucket = default_bucket(parameters)
+        bucket = default_bucket(trained)
         zero.setdefault("reduce_bucket_size", bucket)
         zero.setdefault("allgather_bucket_size", bucket)
     if stage == 3:
@@ -130,9 +130,9 @@ def make_config(
     return _gradient_dtypes(precision, stage, settings) | config | block
 
 
-def default_bucket(parameters: int) -> int:
+def default_bucket(trained: int) -> int:
     """How many numbers are reduced at once, of so many in all: a bucket is allocated in whole."""
-    return min(_BUCKET, -(-parameters // _ALIGNED) * _ALIGNED)
+    return min(_BUCKET, -(-trained // _ALIGNED) * _ALIGNED)
 
 
 def _precision_block(precision: Precision, stage: int) -> dict[str, Any]:

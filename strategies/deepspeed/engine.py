@@ -124,9 +124,9 @@ class DeepSpeed(Distributed):
         deepspeed = import_deepspeed(self.device)
         if nvme.is_used(self.config):
             nvme.build_library()
-        parameters = sum(p.numel() for p in module.parameters())
+        trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
         config = make_config(
-            self.config, self.stage, self.offload, self.precision, self.settings, parameters
+            self.config, self.stage, self.offload, self.precision, self.settings, max(1, trained)
         )
         refuse_scalars(module, self.name)
         refuse_sharded(module)

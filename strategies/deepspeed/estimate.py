@@ -109,13 +109,13 @@ class ZeroDescription(Description):
         )
 
     def _persistent(self, model: ModelBytes) -> int:
-        most = self._size(self._third_option("stage3_param_persistence_threshold"), model)
+        most = self._of_all("stage3_param_persistence_threshold", model)
         return sum(size for size in model.sizes if size <= most)
 
     def _gathered(self, moment: Moment, model: ModelBytes) -> int:
         """Parameters gathered ahead, the buffer they come in, and those that backward needs again soon."""
-        ahead = self._size(self._third_option("stage3_prefetch_bucket_size"), model)
-        again = self._size(self._third_option("stage3_max_reuse_distance"), model) // 2
+        ahead = self._of_all("stage3_prefetch_bucket_size", model)
+        again = self._of_all("stage3_max_reuse_distance", model) // 2
         largest = max([*model.units, model.outer], default=0)
         whole = min(model.parameters, max(again, largest) + ahead)
         if moment.phase == "forward" and (moment.inside or moment.unit < 0):
@@ -142,8 +142,10 @@ class ZeroDescription(Description):
     def _zero(self, name: str, default: Any) -> Any:
         return self.config.get("zero_optimization", {}).get(name, default)
 
-    def _third_option(self, name: str) -> int:
-        return int(self._zero(name, _STAGE_3[name]))
+    def _of_all(self, option: str, model: ModelBytes) -> int:
+        """The bytes of so many numbers as an option says, at most those of all parameters, frozen ones too."""
+        numbers = min(int(self._zero(option, _STAGE_3[option])), model.all_numbers)
+        return int(numbers * model.parameters / max(1, model.all_numbers))
 
     def _bucket(self, model: ModelBytes) -> int:
         numbers = self._zero("reduce_bucket_size", default_bucket(model.numbers))

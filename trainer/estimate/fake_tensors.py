@@ -7,6 +7,7 @@ change: ``tests/trainer/estimate/test_fake_tensors.py``.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,7 @@ from torch._subclasses.fake_tensor import (
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.hooks import RemovableHandle
 
 from . import attention_flops
 
@@ -41,6 +43,7 @@ MOVE_NOTHING = {
     torch.ops.aten.new_empty_strided,
 }
 """Operations besides views that read and write no values."""
+_HOOKS = (Tensor.register_hook, Tensor.register_post_accumulate_grad_hook)
 PARAMETERS, BUFFERS, GRADIENTS, OPTIMIZER, TOTAL = "Parameter", "Buffer", "Gradient", "Optstate", "Total"
 """The tracker's kinds of tensors; its others are activations and temporary ones."""
 
@@ -48,15 +51,15 @@ PARAMETERS, BUFFERS, GRADIENTS, OPTIMIZER, TOTAL = "Parameter", "Buffer", "Gradi
 @contextmanager
 def fake_mode() -> Iterator[None]:
     """Within it new tensors have shapes and dtypes, and no memory; real ones are taken as constants."""
-    with FakeTensorMode(allow_non_fake_inputs=True), _CopiesAsClones():
+    with FakeTensorMode(allow_non_fake_inputs=True), _DoneOtherwise():
         yield
 
 
-class _CopiesAsClones(TorchFunctionMode):
-    """``copy.deepcopy`` of a tensor clones it.
+class _DoneOtherwise(TorchFunctionMode):
+    """``copy.deepcopy`` of a tensor clones it, and one that needs no gradient takes hooks for it.
 
     torch would copy its storage, which fails under fake tensors, and ends the process when what is left of
-    it is collected.
+    it is collected. ``MemTracker`` asks for gradients of frozen parameters too, which is an error.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -65,6 +68,8 @@ class _CopiesAsClones(TorchFunctionMode):
             if id(tensor) not in memo:
                 memo[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
             return memo[id(tensor)]
+        if func in _HOOKS and not args[0].requires_grad:
+            return RemovableHandle(OrderedDict())
         return func(*args, **(kwargs or {}))
 
 

@@ -1,4 +1,4 @@
-"""Three models whose memory is estimated and measured: a CNN, a GPT and a ViT, with three optimizers."""
+"""Models whose memory is estimated and measured: a CNN, a GPT, also partly frozen, and a ViT."""
 
 from __future__ import annotations
 
@@ -92,6 +92,19 @@ class GPT(TrainModule):
         return (torch.randint(0, 2048, (size, 128)),)
 
 
+class Frozen(GPT):
+    """Attention alone is trained, as by adapters."""
+
+    def __init__(self, layers: int = 6):
+        super().__init__(layers=layers)
+        self.requires_grad_(False)
+        for layer in self.layers:
+            layer.qkv.requires_grad_(True)
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW([p for p in self.parameters() if p.requires_grad], lr=1e-4)
+
+
 class ViT(TrainModule):
     def __init__(self, width: int = 192, layers: int = 8, patch: int = 4):
         super().__init__()
@@ -123,5 +136,6 @@ MODELS: dict[str, Any] = {  # what is measured and traced: layers that are alike
     "cnn": partial(CNN, blocks=3),
     "gpt": partial(GPT, layers=3),
     "vit": partial(ViT, layers=4),
+    "frozen": partial(Frozen, layers=3),
     "tiny": partial(ViT, 12, 1),
 }

@@ -21,7 +21,7 @@ JOB = Path(__file__).with_name("measure_job.py")
 job = load_job(JOB)
 pytestmark = pytest.mark.launch
 WITHIN = 0.1
-MODELS = ("cnn", "gpt", "vit")
+MODELS = ("cnn", "gpt", "vit", "frozen")
 SEVERAL = ("ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3")
 EVERY = {f"{s}-{m}": {"strategy": s, "model": m} for s in ("single", *SEVERAL) for m in MODELS} | {
     "deepspeed_stage_0-gpt": {"strategy": "deepspeed_stage_0", "model": "gpt"},
@@ -62,6 +62,9 @@ EVERY = {f"{s}-{m}": {"strategy": s, "model": m} for s in ("single", *SEVERAL) f
 }
 USUAL = [  # each strategy with a model, each model; accumulation in bfloat16
     "single-cnn",
+    "single-frozen",
+    "ddp-frozen",
+    "fsdp-frozen",
     "ddp-gpt-bf16-true-accumulates-small",
     "fsdp-gpt",
     "deepspeed_stage_1-cnn",
