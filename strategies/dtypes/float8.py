@@ -132,10 +132,16 @@ def _named(device: torch.device) -> str:
 def _import_torchao() -> Any:
     try:
         from torchao import float8
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise PacelineError(
             "precision 'fp8' needs torchao, which is not installed",
             got=str(error),
             fix="pip install torchao, or precision='bf16'",
+        ) from None
+    except ImportError as error:
+        raise PacelineError(
+            f"precision 'fp8' needs a torchao that works with torch {torch.__version__}",
+            got=str(error),
+            fix="pip install 'torch>=2.10' 'torchao>=0.18', or precision='bf16'",
         ) from None
     return float8

@@ -43,6 +43,18 @@ def test_it_is_refused_without_torchao(monkeypatch):
         Float8(emulate=True).attach(CPU)
 
 
+def test_a_torchao_that_this_torch_cannot_import_is_not_called_missing(monkeypatch, tmp_path):
+    """As torchao 0.18 under torch 2.9."""
+    folder = tmp_path / "torchao"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from torch.nn.functional import gone\n")
+    monkeypatch.delitem(sys.modules, "torchao", raising=False)
+    monkeypatch.delitem(sys.modules, "torchao.float8", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(PacelineError, match=r"a torchao that works with torch(.|\n)*'gone'"):
+        Float8(emulate=True).attach(CPU)
+
+
 @pytest.mark.parametrize("name", ["mxfp8", "NVFP4", "fp4"])
 def test_formats_of_blackwell_are_refused_with_an_alternative(name):
     with pytest.raises(PacelineError, match="needs NVIDIA Blackwell") as caught:
