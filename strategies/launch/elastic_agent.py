@@ -218,14 +218,16 @@ def _end_ranks_soon(job: Path, report: FailureReport) -> None:
     """After a failure the other ranks get seconds to end; torch would give them its shutdown timeout."""
     close = PContext.close
 
-    def close_soon(self: Any, death_sig: Any = None, timeout: int = _FAILURE_SECONDS) -> None:
+    def close_soon(self: Any, death_sig: Any = None, timeout: int | None = None) -> None:
         if death_sig is None:  # not for a signal to this process
             note_end(job)
             handlers = getattr(self, "subprocess_handlers", {})
             report.dead = {rank for rank, one in handlers.items() if one.proc.poll() is not None}
             processes = {int(self.envs[rank]["RANK"]): one.proc for rank, one in handlers.items()}
             _wait_for_failed(job, processes)
-            return close(self, death_sig, timeout)
+            return close(self, death_sig, _FAILURE_SECONDS if timeout is None else timeout)
+        if timeout is None:  # until torch 2.11
+            timeout = Agent.config.shutdown_timeout
         before = ignore_signals()  # the ranks are saving
         close(self, death_sig, timeout)
         for number, handler in before.items():

@@ -146,7 +146,8 @@ def launch(arguments: list[str]) -> int:
         if sys.platform.startswith("linux") and isinstance(program, str):
             rest = ["-ISc", _GUARD, str(os.getpid()), program, *rest]
             program = sys.executable
-        if parsed.shutdown_timeout is None:  # SLURM sets a limit itself
+        if getattr(parsed, "shutdown_timeout", None) is None:  # torchrun has it since torch 2.12
+            # SLURM sets a limit itself.
             config.shutdown_timeout = _SHUTDOWN_SECONDS if current_job() is None else _A_DAY
         if is_ours:
             config.logs_specs = _logs(Path(job), config.nproc_per_node)
