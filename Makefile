@@ -25,10 +25,10 @@ test-rest:  ## Run what `make test` left out and skipped, as .ci/run does (after
 	.venv/bin/python -m pytest -n 3 --dist loadfile --rest
 
 test-oldest: build/oldest/installed  ## Run the tests with the versions of constraints-oldest.txt (gigabytes, in build/)
-	build/oldest/bin/python -m pytest -n 3 --dist loadfile -m "not launch"
+	build/oldest/bin/python -m pytest -n 3 --dist loadfile
 
 test-newest: build/newest/installed  ## The same with constraints-newest.txt
-	build/newest/bin/python -m pytest -n 3 --dist loadfile -m "not launch"
+	build/newest/bin/python -m pytest -n 3 --dist loadfile
 
 build/%/installed: constraints-%.txt pyproject.toml
 	python3 -m venv $(@D)

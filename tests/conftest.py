@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import cost, left_out, ranks, tiers
+from helpers import cost, left_out, older_torch, ranks, tiers
 from helpers.collector import freeze_imports, freeze_more
 from helpers.once import ask_once
 
@@ -44,6 +44,7 @@ def pytest_collection_modifyitems(config, items):
     tiers.mark(items)
     left_out.select(config, items)
     cost.begin_with_the_longest(config, items)
+    older_torch.skip(items)
     for item in items:
         if not left_out.is_run(item):
             item.add_marker(pytest.mark.skip(reason="long; --soak runs it"))

@@ -1,0 +1,34 @@
+"""What is not tested with torch 2.9, which ``make test-oldest`` installs, each with its reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.strategies.torch_internals import has_grad_dtype
+
+_SUMS = "micro-batches of 16-bit parameters are refused: a gradient has the dtype of its parameter"
+_GLOO = "gloo writes lines of its own to the output"
+_LEFT_OUT = {
+    "strategies/dtypes/test_precision_table.py": _SUMS,
+    "trainer/estimate/test_measured.py": _SUMS,
+    "trainer/loops/test_memory_retry.py::test_a_step_is_repeated_exactly[bf16-true-backward]": _SUMS,
+    "trainer/loops/test_memory_retry.py::test_a_later_micro_batch_may_be_the_one": _SUMS,
+    "strategies/test_random_programs.py": "a reentrant checkpoint of a block that is used twice is torch's "
+    "error under fsdp",
+    "strategies/ranks/test_collectives.py::test_ddp": "the profiler misses some of gloo's collectives",
+    "faults/test_leftovers.py::test_the_folder_for_temporary_files_is_empty[launcher killed]": "torchrun "
+    "has folders of its own",
+    "faults/test_signals_at_the_end.py::test_the_job_ends_with_143_or_0_and_no_connection_error": _GLOO,
+    "strategies/launch/test_forked_ranks.py::test_rank_0_writes_here_and_others_into_their_log": _GLOO,
+    "test_quick_start.py::test_the_commands_run_in_a_new_folder": _GLOO,
+}
+
+
+def skip(items: list[pytest.Item]) -> None:
+    """Mark what torch 2.9 cannot do."""
+    if has_grad_dtype():
+        return
+    for item in items:
+        for beginning, reason in _LEFT_OUT.items():
+            if item.nodeid.removeprefix("tests/").startswith(beginning):
+                item.add_marker(pytest.mark.skip(reason=f"torch 2.9: {reason}"))
