@@ -1,6 +1,6 @@
 """What checkpoints cost: time a run stands still, time to write, to verify and to load, and memory.
 
-    python benchmarks/checkpoint.py [--gigabytes 1.0] [--rounds 7] [--json FILE]
+    python benchmarks/checkpoint.py [--gigabytes 1.0] [--rounds 7] [--saves] [--json FILE]
 
 One run trains a stack of linear layers under AdamW whose weights and moments take so many gigabytes.
 At its step boundaries, one after the other:
@@ -170,9 +170,9 @@ def drop(folder: Path, cold: bool) -> None:
                     pass
 
 
-def make_trainer(folder: Path, max_steps: int, **more: Any) -> Trainer:
+def make_trainer(folder: Path, max_steps: int, accelerator: str = "cpu", **more: Any) -> Trainer:
     off = dict.fromkeys(("progress", "loggers", "checkpoint"), False)
-    return Trainer(accelerator="cpu", max_steps=max_steps, run_dir=folder, **off, **more)
+    return Trainer(accelerator=accelerator, max_steps=max_steps, run_dir=folder, **off, **more)
 
 
 def make_data() -> DataLoader:
@@ -186,7 +186,8 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", type=Path, default=None, help="else the temporary one")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="- for the output")
+    parser.add_argument("--saves", action="store_true", help="alone, on an accelerator where there is one")
     parser.add_argument("--resume", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--unverified", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -196,10 +197,11 @@ def main() -> None:
     layers = max(1, round(given.gigabytes * 1e9 / LAYER))
     with tempfile.TemporaryDirectory(dir=given.folder) as place:
         measures = Measures(Path(place), given.rounds)
-        trainer = make_trainer(Path(place), 5 * (given.rounds + 1) - 1, callbacks=measures)
+        where = "auto" if given.saves else "cpu"
+        trainer = make_trainer(Path(place), 5 * (given.rounds + 1) - 1, where, callbacks=measures)
         trainer.fit(Stack(layers), make_data())
         folder = measures.pending.target
-        for _ in range(given.rounds + 1):
+        for _ in range(0 if given.saves else given.rounds + 1):
             for cold in (False, True):
                 for verified in (True, False):
                     drop(folder, cold)
@@ -217,10 +219,11 @@ def report(measures: Measures, given: argparse.Namespace) -> None:
         "stall of a background save / a waited one": median["background"] / median["waited"],
         "stall of the first background save / a waited one": first["background"] / median["waited"],
         "waited save / bare safetensors": median["waited"] / median["bare"],
-        "load / load unverified, from memory": median["load, from memory"]
-        / median["load unverified, from memory"],
-        "load / load unverified, from the disk": median["load, from the disk"]
-        / median["load unverified, from the disk"],
+        **{
+            f"load / load unverified, {kind}": median[f"load, {kind}"] / median[f"load unverified, {kind}"]
+            for kind in ("from memory", "from the disk")
+            if not given.saves
+        },
         "memory of background saves / the state": (measures.peak - measures.peak_without) / state,
     }
     result = {
@@ -236,7 +239,9 @@ def report(measures: Measures, given: argparse.Namespace) -> None:
         print(f"{what:<32}{seconds * 1e3:9.1f} ms   first {first[what] * 1e3:9.1f} ms")
     for what, ratio in ratios.items():
         print(f"{what:<52}{ratio:7.3f}")
-    if given.json:
+    if given.json == Path("-"):
+        print(json.dumps(result))
+    elif given.json:
         given.json.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -1,6 +1,7 @@
 """Samples a second, model FLOPs utilisation and peak memory: by hand, under the Trainer, under peers.
 
     python benchmarks/throughput.py [--models cnn vit gpt] [--workers 2] [--rounds 7] [--json FILE]
+    python benchmarks/throughput.py --loop paceline --models gpt [--steps 3]      # one line of JSON
 
 On a CPU in float32, on an accelerator in bf16 and compiled. Each loop is a separate process, begun in
 turn, round by round; ratios are those to the hand-written loop of the same round, and medians are shown.
@@ -20,12 +21,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 from torch.utils.flop_counter import FlopCounterMode
 from workloads import ON_ACCELERATOR, ON_CPU, Workload, loss_of
 
@@ -35,26 +37,30 @@ WORKLOADS = ON_ACCELERATOR if FAST else ON_CPU
 
 
 class Clock:
-    """Called after each step: times those after the warm-up."""
+    """Called after each step: times the first, from the call of the loop, and those after the warm-up."""
 
     def __init__(self, workload: Workload, loader: DataLoader) -> None:
         self.steps, self.warm_up = 0, workload.warm_up
         self.last = workload.epochs * len(loader)
+        self.called = time.perf_counter()
 
     def tick(self) -> None:
         self.steps += 1
-        if self.steps in (self.warm_up, self.last):
+        if self.steps in (1, self.warm_up, self.last):
             if FAST:
                 torch.accelerator.synchronize()
             now = time.perf_counter()
+            if self.steps == 1:
+                self.first = now - self.called
             if self.steps == self.warm_up:
                 self.begun = now
-            else:
+            elif self.steps == self.last:
                 self.seconds = (now - self.begun) / (self.last - self.warm_up)
 
 
 def optimizer_of(net: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(net.parameters(), lr=1e-4, fused=FAST)
+    trained = [parameter for parameter in net.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(trained, lr=1e-4, fused=FAST)
 
 
 def by_hand(workload: Workload, loader: DataLoader, net: nn.Module, clock: Clock) -> None:
@@ -160,14 +166,72 @@ def accelerate(workload: Workload, loader: DataLoader, net: nn.Module, clock: Cl
             clock.tick()
 
 
-LOOPS = {"by hand": by_hand, "paceline": paceline, "lightning": lightning, "accelerate": accelerate}
+def transformers(workload: Workload, loader: DataLoader, net: nn.Module, clock: Clock) -> None:
+    """The Trainer of transformers, which takes a batch for the keywords of a model that gives its loss."""
+    import transformers
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, inputs: Any, labels: Any) -> Any:
+            return {"loss": loss_of(self.net, [inputs, labels])}
+
+    class Ticks(transformers.TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            clock.tick()
+
+    class Keywords:
+        def __iter__(self) -> Any:
+            return ({"inputs": inputs, "labels": labels} for inputs, labels in loader)
+
+        def __len__(self) -> int:
+            return len(loader)
+
+    class Given(transformers.Trainer):
+        def get_train_dataloader(self) -> Any:
+            return Keywords()
+
+    net.to(DEVICE or torch.device("cpu"))
+    if FAST:
+        net.compile()
+    optimizer = optimizer_of(net)
+    constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = transformers.TrainingArguments(
+            output_dir=folder,
+            use_cpu=not FAST,
+            bf16=FAST,
+            num_train_epochs=workload.epochs,
+            save_strategy="no",
+            report_to="tensorboard",
+            max_grad_norm=0.0,
+        )
+        Given(model=Model(), args=arguments, optimizers=(optimizer, constant), callbacks=[Ticks()]).train()
 
 
-def run(loop: str, model: str, workers: int) -> None:
+LOOPS = {
+    "by hand": by_hand,
+    "paceline": paceline,
+    "lightning": lightning,
+    "accelerate": accelerate,
+    "transformers": transformers,
+}
+
+
+def shortened(workload: Workload, steps: int) -> Workload:
+    """The same for so many steps, of which the first is not timed."""
+    items = range(steps * workload.batch)
+    return replace(workload, dataset=lambda: Subset(workload.dataset(), items), epochs=1, warm_up=1)
+
+
+def run(loop: str, model: str, workers: int, steps: int | None) -> None:
     """One loop in this process; a line of JSON is printed."""
     torch.manual_seed(0)
-    workload = WORKLOADS[model]
-    net = workload.net()
+    workload = WORKLOADS[model] if steps is None else shortened(WORKLOADS[model], steps)
+    with DEVICE or contextlib.nullcontext():
+        net = workload.net()
     loader = DataLoader(
         workload.dataset(),
         workload.batch,
@@ -183,16 +247,19 @@ def run(loop: str, model: str, workers: int) -> None:
         memory = torch.accelerator.max_memory_allocated()
     else:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"seconds": clock.seconds, "memory": memory}))
+    found = {"seconds": clock.seconds, "first_step": clock.first, "memory": memory}
+    if loop == "by hand":
+        found |= {"samples": workload.batch, "flops": flops_of(workload, net)}
+    print(json.dumps(found))
 
 
-def flops_of(workload: Workload) -> int:
-    """Of one step's forward and backward, counted on meta tensors: nothing is computed."""
-    batch = next(iter(DataLoader(workload.dataset(), workload.batch)))
-    net = workload.net().to("meta")
-    with FlopCounterMode(display=False) as counter:
-        loss_of(net, [part.to("meta") for part in batch]).backward()
-    return counter.get_total_flops()
+def flops_of(workload: Workload, net: nn.Module) -> int:
+    """Of one step's forward and backward: those of a sample, counted, times the samples."""
+    device = next(net.parameters()).device
+    batch = next(iter(DataLoader(workload.dataset(), 1)))
+    with torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counter:
+        loss_of(net, [part.to(device) for part in batch]).backward()
+    return counter.get_total_flops() * workload.batch
 
 
 def flops_of_products() -> float:
@@ -228,7 +295,7 @@ def measure(model: str, workers: int, rounds: int) -> dict[str, dict[str, float]
     for number in range(rounds):
         for name in loops if number % 2 else reversed(loops):
             found[name].append(started(name, model, workers))
-    flops, peak = flops_of(workload), flops_of_products()
+    flops, peak = found["by hand"][0]["flops"], flops_of_products()
     result = {}
     for name, runs in found.items():
         seconds = statistics.median(one["seconds"] for one in runs)
@@ -246,14 +313,15 @@ def measure(model: str, workers: int, rounds: int) -> dict[str, dict[str, float]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
+    parser.add_argument("--models", nargs="+", default=["cnn", "vit", "gpt"], choices=list(WORKLOADS))
     parser.add_argument("--workers", type=int, default=8 if FAST else 2)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--loop", choices=list(LOOPS), help="run this one alone, in this process")
+    parser.add_argument("--steps", type=int, help="of the one loop, with the first not timed")
     arguments = parser.parse_args()
     if arguments.loop:
-        run(arguments.loop, arguments.models[0], arguments.workers)
+        run(arguments.loop, arguments.models[0], arguments.workers, arguments.steps)
         return
     result = {}
     for model in arguments.models:

@@ -1,10 +1,11 @@
-"""The models and data of ``throughput.py``: a small CNN, a Vision Transformer and a GPT."""
+"""The models and data of ``throughput.py``: convolutions, a Vision Transformer, a GPT, a Llama."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -119,6 +120,45 @@ def tiny_vit() -> nn.Module:
     return VisionTransformer(image=32, patch=8, width=96, depth=4, heads=4, mlp_ratio=2.0)
 
 
+class Logits(nn.Module):
+    """A model of transformers by its logits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.model(inputs).logits
+
+
+def resnet(**sizes: Any) -> nn.Module:
+    """ResNet-50 unless sizes are given, channels last, for images of 224 pixels."""
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    model = ResNetForImageClassification(ResNetConfig(num_labels=10, **sizes))
+    return Resized(Logits(model), 224).to(memory_format=torch.channels_last)
+
+
+LLAMA_1B = {  # the shape of Llama 3.2
+    "vocab_size": 128256,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": True,
+}
+
+
+def llama(**sizes: Any) -> nn.Module:
+    """Random weights in bf16, and LoRA of rank 16 at each linear layer but the head."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = LlamaForCausalLM(LlamaConfig(use_cache=False, **sizes)).to(torch.bfloat16)
+    return Logits(get_peft_model(model, LoraConfig(r=16, target_modules="all-linear")))
+
+
 def images() -> Dataset:
     """The recipe's data without a network: digits, cropped at random."""
     train, _ = digits()
@@ -133,6 +173,22 @@ ON_CPU = {
         lambda: Tokens(windows=360, length=128, words=512),
         batch=8,
         epochs=2,
+    ),
+    "resnet": Workload(
+        lambda: resnet(embedding_size=16, hidden_sizes=[32, 64], depths=[1, 1]), images, batch=4, epochs=1
+    ),
+    "lora": Workload(
+        lambda: llama(
+            vocab_size=512,
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+        ),
+        lambda: Tokens(windows=360, length=64, words=512),
+        batch=4,
+        epochs=1,
     ),
 }
 ON_ACCELERATOR = {
@@ -149,5 +205,13 @@ ON_ACCELERATOR = {
         batch=16,
         epochs=1,
         warm_up=30,
+    ),
+    "resnet": Workload(resnet, images, batch=256, epochs=24, warm_up=30),
+    "lora": Workload(
+        lambda: llama(**LLAMA_1B),
+        lambda: Tokens(windows=480, length=1024, words=128256),
+        batch=8,
+        epochs=1,
+        warm_up=20,
     ),
 }

@@ -143,7 +143,7 @@ class ZeroDescription(Description):
         return self.config.get("zero_optimization", {}).get(name, default)
 
     def _of_all(self, option: str, model: ModelBytes) -> int:
-        """The bytes of so many numbers as an option says, at most those of all parameters, frozen ones too."""
+        """The bytes of so many numbers as an option says, at most of all parameters, frozen ones too."""
         numbers = min(int(self._zero(option, _STAGE_3[option])), model.all_numbers)
         return int(numbers * model.parameters / max(1, model.all_numbers))
 

@@ -5,6 +5,7 @@ import errno
 import io
 import os
 import shutil
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from paceline.common import retries
 from paceline.trainer.checkpoint.files import commit
 from paceline.trainer.checkpoint.files import format as files
 from paceline.trainer.checkpoint.files.integrity import verify
+
+LISTS = "scandir" if sys.version_info >= (3, 13) else "listdir"  # what Path.iterdir calls
 
 
 def fit(folder, max_epochs=1, background=False, **options):
@@ -56,7 +59,7 @@ class Disk:
         with monkeypatch.context() as patch:
             patch.setattr(retries, "PAUSES", (0.0,) * len(retries.PAUSES))
             for owner, name in [
-                *((os, name) for name in ("stat", "mkdir", "rename", "replace", "fsync", "listdir")),
+                *((os, name) for name in ("stat", "mkdir", "rename", "replace", "fsync", LISTS)),
                 (io, "open"),
                 (safetensors, "safe_open"),
                 (safetensors.torch, "save_file"),
@@ -99,7 +102,7 @@ def test_a_save_survives_one_error_at_any_operation(background, tmp_path, monkey
         run = fit(tmp_path / "whole", background=background)
     whole = stored_tensors(run.latest)
     kinds = {line.split()[0] for line in disk.journal}
-    assert kinds == {"stat", "mkdir", "rename", "replace", "fsync", "listdir", "open", "save_file"}
+    assert kinds == {"stat", "mkdir", "rename", "replace", "fsync", LISTS, "open", "save_file"}
     for number in range(1, len(disk.journal) + 1):
         error = (errno.EIO, errno.ESTALE)[number % 2]
         with Disk(once(number), error).mounted(monkeypatch) as failing:
@@ -117,7 +120,7 @@ def test_a_resume_survives_one_error_at_any_operation(made, tmp_path, monkeypatc
         with Disk().mounted(monkeypatch) as disk:
             run = fit(tmp_path / name, 2, resume="auto")
     whole = stored_tensors(run.latest)
-    assert {"stat", "open", "listdir", "safe_open"} <= {line.split()[0] for line in disk.journal}
+    assert {"stat", "open", LISTS, "safe_open"} <= {line.split()[0] for line in disk.journal}
     for number in every_third(request, disk.journal):
         shutil.copytree(made, tmp_path / f"{number}/n/1")
         error = (errno.EIO, errno.ESTALE)[number % 2]

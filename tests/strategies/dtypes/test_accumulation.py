@@ -30,7 +30,11 @@ has_wide_gradients = pytest.mark.skipif(
 )
 if not has_grad_dtype():  # these sum by it
     EVERY, USUAL = (
-        [one for one in cases if one not in (("ddp", 4), ("deepspeed_stage_0", 4), ("deepspeed_stage_1", 4))]
+        [
+            one
+            for one in cases
+            if one not in (("ddp", 4), ("deepspeed_stage_0", 4), ("deepspeed_stage_1", 4))
+        ]
         for cases in (EVERY, USUAL)
     )
 

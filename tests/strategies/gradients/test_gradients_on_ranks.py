@@ -120,7 +120,9 @@ def pairs():
     for layout, kind in PAIRS:
         marks = [] if is_usual(layout, kind) else [pytest.mark.soak]
         if (layout, kind) in INEXACT:
-            marks.append(pytest.mark.skip("torch 2.9's clip_grad_norm_ adds its epsilon once for each rank"))
+            marks.append(
+                pytest.mark.skip("torch 2.9's clip_grad_norm_ adds its epsilon once for each rank")
+            )
         yield pytest.param(layout, kind, marks=marks, id=f"{layout}-{kind}")
 
 
