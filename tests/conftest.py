@@ -1,5 +1,6 @@
 """Shared fixtures: every test runs in a folder of its own, on one thread; the long ones where asked for."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -66,9 +67,13 @@ def pytest_runtest_protocol(item):
     tiers.begin(item)
     freeze_more(item.path)
     rng._last_given.clear()  # for the fixtures of several tests too
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         return (yield)
     finally:
+        for number, handler in handlers.items():
+            if handler is not None:
+                signal.signal(number, handler)  # torch's launchers leave theirs
         tiers.begin(None)
 
 
