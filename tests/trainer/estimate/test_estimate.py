@@ -73,6 +73,17 @@ def test_it_allocates_nothing_and_leaves_all_as_it_is():
     assert trainer.global_step == 0
 
 
+def test_frozen_parameters_have_no_gradients_and_no_state():
+    module = models.Frozen(layers=1)
+    trained, whole = (
+        4 * sum(p.numel() for p in module.parameters() if p.requires_grad in kinds)
+        for kinds in ((True,), (True, False))
+    )
+    held = tools.estimate(trainer_of(), module, module.batch(1)).row("single").bytes
+    assert held.parameters == whole
+    assert held.gradients <= trained < held.optimizer < 2.01 * trained
+
+
 def test_a_batch_a_loader_and_a_datamodule_give_the_same():
     class Data(DataModule):
         def train_dataloader(self):

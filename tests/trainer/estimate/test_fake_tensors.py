@@ -34,6 +34,18 @@ def test_a_value_that_is_not_there_is_an_error(error):
         torch.ones(2).sum().item()
 
 
+def test_a_frozen_parameter_is_counted_and_has_no_gradient():
+    """The tracker asks each parameter for its gradient, and torch has none of a frozen one."""
+    account = fake.Account(lambda *operation: None)
+    with fake.fake_mode():
+        net = nn.Sequential(nn.Linear(4, 8, bias=False).requires_grad_(False), nn.Linear(8, 2, bias=False))
+        with account.open(net):
+            net(torch.ones(3, 4)).sum().backward()
+            held = account.bytes()
+    assert held[fake.PARAMETERS] == 4 * (32 + 16)
+    assert held[fake.GRADIENTS] == 4 * 16
+
+
 @pytest.mark.parametrize("trains", [False, True])
 def test_a_tensor_can_be_copied_and_the_copy_collected(trains):
     """With the tracker, the storage that torch's own copy leaves ends the process when it is collected."""
