@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,8 @@ benchmark = load_job(GPU / "run.py")
 
 def table(*arguments: str, folder: Path) -> dict:
     command = ["bash", str(GPU / "run.sh"), *arguments, "--json", str(folder / "rows.json")]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
+    environment = os.environ | {"PYTHON": sys.executable}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads((folder / "rows.json").read_text())
     assert len(done.stdout.splitlines()) == len(found["rows"])
