@@ -39,9 +39,8 @@ WORKLOADS = ON_ACCELERATOR if FAST else ON_CPU
 class Clock:
     """Called after each step: times the first, from the call of the loop, and those after the warm-up."""
 
-    def __init__(self, workload: Workload, loader: DataLoader) -> None:
-        self.steps, self.warm_up = 0, workload.warm_up
-        self.last = workload.epochs * len(loader)
+    def __init__(self, warm_up: int, last: int) -> None:
+        self.steps, self.warm_up, self.last = 0, warm_up, last
         self.called = time.perf_counter()
 
     def tick(self) -> None:
@@ -240,7 +239,7 @@ def run(loop: str, model: str, workers: int, steps: int | None) -> None:
         num_workers=workers,
         pin_memory=FAST,
     )
-    clock = Clock(workload, loader)
+    clock = Clock(workload.warm_up, workload.epochs * len(loader))
     with contextlib.redirect_stdout(sys.stderr):
         LOOPS[loop](workload, loader, net, clock)
     if FAST:

@@ -45,12 +45,12 @@ def test_each_part_starts_and_gives_its_row(tmp_path):
 
 @pytest.mark.launch  # it starts interpreters
 def test_what_fails_and_what_no_time_is_left_for_are_rows(tmp_path):
-    broken = benchmark.Part("broken", ("gpu/language.py", "no such row"))
+    broken = benchmark.Part("broken", ("language.py", "no such row"))
     assert "invalid choice" in benchmark.run(broken, 60)["failed"]
     found = table("--minutes", "0", "--only", "gpt2", folder=tmp_path)["rows"]
     assert found.keys() == {"gpt2", "gpt2, documents joined"}
     assert all(row == {"failed": "no time was left"} for row in found.values())
-    slow = benchmark.Part("slow", ("gpu/language.py", "gpt2"))
+    slow = benchmark.Part("slow", ("language.py", "gpt2"))
     assert benchmark.run(slow, 0.1) == {"failed": "not done after 0 s"}
 
 

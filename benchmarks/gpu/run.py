@@ -13,11 +13,13 @@ import argparse
 import importlib.metadata
 import io
 import json
+import os
 import runpy
+import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,10 +32,6 @@ from paceline.callbacks.monitors.peak_flops import peak_flops
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 LOOPS = ("by hand", "paceline", "lightning", "accelerate", "transformers")
-GPU_TESTS = ("strategies/test_gpu.py", "strategies/test_gpu_memory.py", "test_accelerator.py")
-GPU_TESTS += ("recipes/networks/test_document_attention.py", "trainer/estimate/test_gpu.py")
-GPU_TESTS += ("strategies/test_streamed.py", "trainer/data/test_tensor_dataset.py")
-GPU_TESTS += ("callbacks/monitors/test_device_monitor.py",)
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def parts() -> list[Part]:
     """In their order."""
 
     def language(name: str, seconds: int = 120) -> Part:
-        return Part(name, ("gpu/language.py", name), seconds)
+        return Part(name, ("language.py", name), seconds)
 
     def loops(model: str) -> list[Part]:
         return [
@@ -86,13 +84,13 @@ def dry(part: Part) -> dict[str, Any]:
     """In this process, and tiny."""
     file, *arguments = part.command
     small = {
-        "gpu/language.py": ["--dry"],
+        "language.py": ["--dry"],
         "throughput.py": ["--steps", "3", "--workers", "0"],
         "checkpoint.py": ["--gigabytes", "0.02", "--rounds", "1"],
         "gpu/run.py": ["--dry"],
     }[file]
     before, printed = (sys.argv, list(sys.path)), io.StringIO()
-    sys.argv, sys.path[:0] = [file, *arguments, *small], [str(BENCHMARKS), str(BENCHMARKS / "gpu")]
+    sys.argv, sys.path[:0] = [file, *arguments, *small], [str(BENCHMARKS)]
     try:
         with redirect_stdout(printed):
             runpy.run_path(str(BENCHMARKS / file), run_name="__main__")
@@ -109,19 +107,33 @@ def last_line(text: str) -> dict[str, Any]:
 def run(part: Part, seconds: float) -> dict[str, Any]:
     """What a part found, or why there is nothing."""
     command = [sys.executable, str(BENCHMARKS / part.command[0]), *part.command[1:]]
+    # A group of processes, of which none stays when its time is up, nor after Ctrl-C.
+    process = subprocess.Popen(
+        command,
+        cwd=BENCHMARKS,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, timeout=seconds)
+        output, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         return {"failed": f"not done after {seconds:.0f} s"}
-    if done.returncode:
-        return {"failed": (done.stderr.strip().splitlines() or ["no output"])[-1]}
-    return last_line(done.stdout)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode:
+        return {"failed": (errors.strip().splitlines() or ["no output"])[-1]}
+    return last_line(output)
 
 
 def run_tests(only_collect: bool) -> dict[str, str]:
     """The tests marked ``gpu``; on a machine without one they are collected."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
-    files = [f"tests/{name}" for name in GPU_TESTS]
+    tests = (ROOT / "tests").rglob("test_*.py")
+    files = sorted(str(file) for file in tests if "pytest.mark.gpu" in file.read_text())
     more = ["--collect-only"] if only_collect else []
     done = subprocess.run([*command, *more, *files], cwd=ROOT, capture_output=True, text=True)
     return {"tests": done.stdout.strip().splitlines()[-1]}
@@ -130,33 +142,31 @@ def run_tests(only_collect: bool) -> dict[str, str]:
 def shown(name: str, row: dict[str, Any], rows: dict[str, dict[str, Any]]) -> str:
     """A line of the table."""
     by_hand = rows.get(f"{name.partition(', ')[0]}, by hand", row)
+    flops = None
     if "seconds" in row and "samples" in by_hand:
         words = [f"{by_hand['samples'] / row['seconds']:.1f} samples/s", f"{row['memory'] / 2**30:.1f} GiB"]
         words += [
             f"first step {row['first_step']:.1f} s",
             f"{by_hand['seconds'] / row['seconds']:.3f} of by hand",
         ]
-        if (peak := peak_here()) is not None:
-            words.append(f"{by_hand['flops'] / row['seconds'] / peak:.1%} of peak")
+        flops = by_hand["flops"] / row["seconds"]
     elif "tokens_per_second" in row:
         words = [f"{row['tokens_per_second']:,} tokens/s", f"{row['memory_gib']} GiB"]
         words.append(f"estimated {row['estimated_gib']} GiB")
-        words += [] if row["of_peak"] is None else [f"{row['of_peak']:.1%} of peak"]
+        flops = row["flops_per_second"]
     elif "ratios" in row:
         words = [f"stalls for {row['seconds']['background']:.2f} s of {row['seconds']['waited']:.2f}"]
     else:
         words = [str(value) for value in row.values()]
+    peak = peak_flops(device_name(), torch.bfloat16)  # of the data sheet
+    if flops is not None and peak is not None:
+        words.append(f"{flops / peak:.1%} of peak")
     return f"{name:<26}{'  '.join(words)}"
 
 
 def device_name() -> str:
     there = torch.accelerator.is_available()
     return torch.cuda.get_device_name(torch.accelerator.current_accelerator()) if there else "cpu"
-
-
-def peak_here() -> float | None:
-    """FLOP per second in bf16, of the data sheet."""
-    return peak_flops(device_name(), torch.bfloat16)
 
 
 def about() -> dict[str, str]:
@@ -181,7 +191,7 @@ def main() -> None:
     if given.tests:
         print(json.dumps(run_tests(given.dry)))
         return
-    ends = time.monotonic() + 60 * given.minutes
+    machine, ends = about(), time.monotonic() + 60 * given.minutes
     rows: dict[str, dict[str, Any]] = {}
     for part in parts():
         if given.only and not any(word in part.name for word in given.only):
@@ -196,7 +206,7 @@ def main() -> None:
         print(shown(part.name, rows[part.name], rows), flush=True)
         if given.json:
             written = given.json.with_suffix(".part")
-            written.write_text(json.dumps({"about": about(), "rows": rows}, indent=1) + "\n")
+            written.write_text(json.dumps({"about": machine, "rows": rows}, indent=1) + "\n")
             written.replace(given.json)
 
 

@@ -22,7 +22,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, Freeze
 from paceline.strategies import HSDP, Full
-from paceline.strategies.torch_internals import has_grad_dtype
 
 GLOBAL, STEPS, STOP, SAMPLES = 16, 5, 3, 59  # an epoch's last step takes 11 samples
 WORDS, LENGTH, WIDTH = 13, 4, 8
@@ -364,11 +363,7 @@ CASES = {
     "mixed-hsdp": Case(Mixed, lambda: HSDP(replicate=2), trainer=AS_IT_IS | CLIPPED),
     "mixed-bf16": Case(Mixed, options=IN_BFLOAT16, trainer=AS_IT_IS | CLIPPED),
     "mixed-bf16-sums": Case(Mixed, options=IN_BFLOAT16, trainer=AS_IT_IS),
-    **(
-        {"mixed-bf16-sums-ddp": Case(Mixed, "ddp", options=IN_BFLOAT16, trainer=AS_IT_IS)}
-        if has_grad_dtype()
-        else {}
-    ),
+    "mixed-bf16-sums-ddp": Case(Mixed, "ddp", options=IN_BFLOAT16, trainer=AS_IT_IS),
     "mixed-inner": Case(InnerMixed, trainer=AS_IT_IS | CLIPPED),
     "mixed-unfrozen": Case(Mixed, options={"all": True}, trainer=AS_IT_IS | CLIPPED, frozen="*norm*"),
     "mixed-own": Case(OwnMixed, trainer=AS_IT_IS),

@@ -17,7 +17,6 @@ from torch import nn
 
 from paceline import PacelineError, Trainer
 from paceline.strategies import DeepSpeed, Full, find_units, make_precision
-from paceline.strategies.torch_internals import has_grad_dtype
 
 pytestmark = pytest.mark.launch  # for its length
 
@@ -127,7 +126,6 @@ def test_parameters_moments_and_files_keep_the_dtypes_of_the_module(seen, name):
         assert found["seen"]["moments"][parameter] == expected, parameter
 
 
-@pytest.mark.skipif(not has_grad_dtype(), reason="refused under ddp before torch 2.10")
 def test_gradients_of_16_bit_parts_are_summed_in_float32_as_under_ddp(seen):
     """The module has them by itself, under precision 32; in bfloat16 sums are rounded otherwise."""
     assert_close(seen("mixed-bf16-sums")["weights"], seen("mixed-bf16-sums-ddp")["weights"], 0)

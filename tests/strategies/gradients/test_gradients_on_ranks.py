@@ -12,7 +12,6 @@ from helpers.checkpoints import stored_tensors
 from helpers.ranks import run_ranks
 
 from paceline import Run
-from paceline.strategies.torch_internals import has_grad_dtype
 
 pytestmark = pytest.mark.launch  # for its length
 
@@ -80,9 +79,6 @@ ERRORS = {
     | {"torchs": _NONE, "assigned": _TORCHS},
     "hsdp": dict.fromkeys(BACKWARDS, _ONCE) | {"assigned": _TORCHS, "twice-in-units": _ONCE_EACH},
 }
-if not has_grad_dtype():  # torch 2.9
-    ERRORS["fsdp"]["twice-in-units"] = ERRORS["hsdp"]["twice-in-units"] = _TORCHS
-INEXACT = [] if has_grad_dtype() else [(layout, kind) for layout in ("fsdp", "hsdp") for kind in LOOKS]
 DIFFER = {
     "weight": r"returned a 'weight' on some ranks only.*got: none on rank 0",
     "weight-later": r"its loss without a 'weight', and with one in the first step.*where: step 3.*rank 1",
@@ -118,11 +114,7 @@ def is_usual(layout: str, kind: str) -> bool:
 
 def pairs():
     for layout, kind in PAIRS:
-        marks = [] if is_usual(layout, kind) else [pytest.mark.soak]
-        if (layout, kind) in INEXACT:
-            marks.append(
-                pytest.mark.skip("torch 2.9's clip_grad_norm_ adds its epsilon once for each rank")
-            )
+        marks = () if is_usual(layout, kind) else pytest.mark.soak
         yield pytest.param(layout, kind, marks=marks, id=f"{layout}-{kind}")
 
 

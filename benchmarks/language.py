@@ -1,11 +1,11 @@
 """One row of the table for language models, as recipes train them: a line of JSON is printed.
 
-    python benchmarks/gpu/language.py NAME [--dry]
+    python benchmarks/language.py NAME [--dry]
 
-Tokens are random, and so are weights. The first ten steps are not timed, nor is what compiles. Of the
-card's peak: FLOPs by 6 N + 12 L d T for a token, with N parameters but those of positions, L layers of
-width d and rows of T tokens (https://github.com/karpathy/nanoGPT, ``estimate_mfu``), over the dense
-products of the data sheet; with adapters 4 N, as no gradients of the weights are computed.
+Tokens are random, and so are weights. The first ten steps are not timed. The FLOPs of a token are
+6 N + 12 L d T, with N parameters but those of positions, L layers of width d and rows of T tokens
+(https://github.com/karpathy/nanoGPT, ``estimate_mfu``); with adapters 4 N + 8 L d T, as no gradients of
+the weights are computed.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ import contextlib
 import json
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from throughput import DEVICE, FAST, Clock
 from torch.utils.data import DataLoader
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback
-from paceline.callbacks.monitors.peak_flops import peak_flops
 from paceline.commands.targets import load_target
 from paceline.config import Experiment
 from paceline.recipes.llm_finetune import FineTune
@@ -75,29 +74,14 @@ LLAMA_DRY = LLAMA_8B | {
 }
 
 
-class Clock(Callback):
-    """The time of a step after the warm-up, and the most memory until then."""
+class Ticks(Callback):
+    """Has a clock of the steps, which begins when it is made."""
 
     def __init__(self, warm_up: int, last: int) -> None:
-        self.warm_up, self.last = warm_up, last
-        self.memory = 0
-
-    def on_fit_start(self, trainer: Any) -> None:
-        self.called = time.perf_counter()
+        self.clock = Clock(warm_up, last)
 
     def on_step_end(self, trainer: Any, outputs: Any) -> None:
-        if (step := trainer.global_step) not in (1, self.warm_up, self.last):
-            return
-        if torch.accelerator.is_available():
-            torch.accelerator.synchronize()
-            self.memory = torch.accelerator.max_memory_allocated()
-        now = time.perf_counter()
-        if step == 1:
-            self.first = now - self.called
-        if step == self.warm_up:
-            self.begun = now
-        elif step == self.last:
-            self.seconds = (now - self.begun) / (step - self.warm_up)
+        self.clock.tick()
 
 
 class Adapters(FineTune):
@@ -109,7 +93,7 @@ class Adapters(FineTune):
         from transformers import LlamaConfig, LlamaForCausalLM
 
         self.hparams.update(warmup="3%", weight_decay=0.0, liger=False)
-        with torch.accelerator.current_accelerator() or contextlib.nullcontext():
+        with DEVICE or contextlib.nullcontext():
             model = LlamaForCausalLM(LlamaConfig(use_cache=False, **shape)).to(torch.bfloat16)
             lora = LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
             self.model = get_peft_model(model, lora)
@@ -117,16 +101,11 @@ class Adapters(FineTune):
 
 
 class Row(NamedTuple):
-    """What is trained, and its sizes."""
+    """What is trained, and the tokens and FLOPs of a step."""
 
     experiment: Experiment
     tokens: int
-    """Of a step."""
     flops: float
-    """Of a token, without those that attention does; see above."""
-    attention: int
-    """The width of all layers together, for those that it does."""
-    length: int
 
 
 def gpt(name: str, warm_up: int, last: int, folder: Path, dry: bool) -> Row:
@@ -139,19 +118,14 @@ def gpt(name: str, warm_up: int, last: int, folder: Path, dry: bool) -> Row:
         tokens[: count if part == "train" else 20_000].tofile(folder / f"{part}.bin")
     settings = [*GPTS[name], *(DRY if dry else []), f"data={folder}", f"steps={last}"]
     settings += [f"trainer.run_dir={folder}/runs", "trainer.validate_every=100000st"]
-    clock = {"class": "language.Clock", "warm_up": warm_up, "last": last}
-    loaded = load_target("gpt", None, [*settings, f"trainer.callbacks={json.dumps([clock])}"])
+    ticks = {"class": "language.Ticks", "warm_up": warm_up, "last": last}
+    loaded = load_target("gpt", None, [*settings, f"trainer.callbacks={json.dumps([ticks])}"])
     config = loaded.checked()
     experiment = loaded.recipe.build_experiment(config)
     parameters = sum(parameter.numel() for parameter in experiment.module.parameters())
-    rows, shape = config.trainer["global_batch_size"], config.model
-    return Row(
-        experiment,
-        rows * config.length,
-        6 * parameters,
-        shape.depth * shape.width,
-        config.length,
-    )
+    shape, tokens_of_step = config.model, config.trainer["global_batch_size"] * config.length
+    of_token = 6 * parameters + 12 * shape.depth * shape.width * config.length
+    return Row(experiment, tokens_of_step, tokens_of_step * of_token)
 
 
 def llama(warm_up: int, last: int, folder: Path, dry: bool) -> Row:
@@ -167,17 +141,17 @@ def llama(warm_up: int, last: int, folder: Path, dry: bool) -> Row:
         max_steps=last,
         global_batch_size=rows,
         checkpoint=False,
-        callbacks=[Clock(warm_up, last)],
+        callbacks=[Ticks(warm_up, last)],
         run_dir=folder / "runs",
     )
     module = Adapters(shape)
     parameters = sum(parameter.numel() for parameter in module.parameters())
     width = shape["num_hidden_layers"] * shape["hidden_size"]
     experiment = Experiment(trainer, module, DataLoader(samples, batch_size=2))
-    return Row(experiment, rows * length, 4 * parameters, width, length)
+    return Row(experiment, rows * length, rows * length * (4 * parameters + 8 * width * length))
 
 
-def measure(name: str, dry: bool) -> dict[str, float | str | None]:
+def measure(name: str, dry: bool) -> dict[str, float | None]:
     """Trains, and gives what it took."""
     warm_up, last = (1, 3) if dry else (3, 6) if name == LLAMA else (WARM_UP, STEPS)
     with tempfile.TemporaryDirectory() as place:
@@ -188,15 +162,12 @@ def measure(name: str, dry: bool) -> dict[str, float | str | None]:
         trainer, module, data = (getattr(row.experiment, name) for name in ("trainer", "module", "train"))
         expected = estimate(trainer, module, data).row("single").bytes.total
         row.experiment.fit()
-        clock: Any = next(one for one in trainer.callbacks if type(one).__name__ == "Clock")
-    factor = 8 if name == LLAMA else 12
-    flops = row.tokens * (row.flops + factor * row.attention * row.length)
-    device = torch.accelerator.current_accelerator()
-    peak = None if device is None else peak_flops(torch.cuda.get_device_name(device), torch.bfloat16)
+        ticks: Any = next(one for one in trainer.callbacks if type(one).__name__ == "Ticks")
+    clock = ticks.clock
     return {
         "tokens_per_second": round(row.tokens / clock.seconds),
-        "of_peak": None if peak is None else round(flops / clock.seconds / peak, 3),
-        "memory_gib": round(clock.memory / 2**30, 2),
+        "flops_per_second": row.flops / clock.seconds,
+        "memory_gib": round(torch.accelerator.max_memory_allocated() / 2**30, 2) if FAST else None,
         "estimated_gib": round(expected / 2**30, 2),
         "first_step_s": round(clock.first, 1),
     }
