@@ -1,5 +1,6 @@
 # `make` prints these targets.
 export OMP_NUM_THREADS ?= 1
+PYTHON ?= python3
 EXTRAS = test,recipes,notebook,trackers,docs,neighbours,s3,store,ray,torchao
 
 .PHONY: help setup setup-all test test-launch test-rest test-oldest test-newest test-all test-cost check mutants figures lint docs site bench
@@ -8,7 +9,7 @@ help:  ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## Create .venv with everything for development, and install the pre-commit hooks
-	test -x .venv/bin/python || python3 -m venv .venv
+	test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	.venv/bin/pip install -c constraints.txt -e '.[test,recipes,notebook]'
 	.venv/bin/pre-commit install
 
@@ -24,7 +25,7 @@ test-launch:  ## Run the tests of launchers, signals, restarts and the docs' cod
 test-rest:  ## Run what `make test` left out and skipped, as .ci/run does (after make setup-all)
 	.venv/bin/python -m pytest -n 3 --dist loadfile --rest
 
-test-oldest: build/oldest/installed  ## Run the tests with the versions of constraints-oldest.txt (gigabytes, in build/)
+test-oldest: build/oldest/installed  ## Run the tests with the versions of constraints-oldest.txt (gigabytes, in build/; PYTHON=python3.12)
 	build/oldest/bin/python -m pytest -n 3 --dist loadfile
 
 test-newest: build/newest/installed  ## The same with constraints-newest.txt
@@ -32,7 +33,7 @@ test-newest: build/newest/installed  ## The same with constraints-newest.txt
 
 build/oldest/installed: EXTRAS := $(EXTRAS:,torchao=)# which wants torch 2.10
 build/%/installed: constraints-%.txt pyproject.toml
-	python3 -m venv $(@D)
+	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install -q -c $< -e '.[$(EXTRAS)]'
 	touch $@
 

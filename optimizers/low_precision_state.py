@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..common.argument_checks import COUNT, SEED, check_arguments, one_of
+from ..common.chunks import in_chunks
 from ..errors import PacelineError
 
 _LOW = torch.bfloat16
@@ -105,7 +106,7 @@ class LowPrecisionState(Optimizer):
                 group[_STEPS] += 1
             inner.param_groups = [group]
             try:
-                for chunk in self._chunks(every):
+                for chunk in in_chunks(every, self._bytes_of_moments, self._chunk):
                     group["params"] = chunk
                     low = [self._widen(parameter) for parameter in chunk]
                     inner.step()
@@ -133,19 +134,9 @@ class LowPrecisionState(Optimizer):
             for key, value in found.items():
                 self.state[parameters[number]][key] = value.to(parameters[number].device, _LOW)
 
-    def _chunks(self, parameters: list[Tensor]) -> Iterator[list[Tensor]]:
-        chunk: list[Tensor] = []
-        size = 0
-        for parameter in parameters:
-            moments = max(1, sum(1 for _ in self._moments(parameter)))
-            needed = moments * _local(parameter).nbytes
-            if chunk and size + needed > self._chunk:
-                yield chunk
-                chunk, size = [], 0
-            chunk.append(parameter)
-            size += needed
-        if chunk:
-            yield chunk
+    def _bytes_of_moments(self, parameter: Tensor) -> int:
+        """On this rank; at least as many as the parameter has."""
+        return max(1, sum(1 for _ in self._moments(parameter))) * _local(parameter).nbytes
 
     def _moments(self, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
         found = self.state.get(parameter, {}).items()

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from ..common.argument_checks import AMOUNT, COUNT, PART, SWITCH, check_arguments, one_of
+from ..common.chunks import in_chunks
 from ..errors import PacelineError
 from ..parameter_groups import decay_groups
-from .newton_schulz import orthogonalise
+from .newton_schulz import orthogonalise_all
 from .routing import muon_matrices
 from .whole_matrices import WholeMatrices, in_place
 
@@ -24,6 +25,10 @@ _ADJUSTMENTS: dict[str, Callable[[int, int], float]] = {
     "match_rms_adamw": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
 }
 _MUON, _ADAMW = "muon", "adamw"
+_NUMBERS_AT_ONCE = 2**25
+"""In matrices that are orthogonalised together: some 0.5 GB in float32 with what the iteration needs."""
+_NUMBERS_AT_ONCE_ON_CPU = 2**17
+"""More would be slower than one matrix after another, as they leave its caches."""
 
 
 class MuonWithAdamW(Optimizer):
@@ -32,7 +37,8 @@ class MuonWithAdamW(Optimizer):
     Muon makes each momentum nearly orthogonal before it subtracts it; that is for matrices between hidden
     layers only. ``muon_matrices`` says which these are by default, and ``split()`` shows them.
 
-    Where each rank has a part of a matrix, the whole of it is gathered, and every rank orthogonalises it.
+    Matrices of one shape are orthogonalised together. Where each rank has a part of a matrix, the whole of
+    it is gathered, and every rank orthogonalises it.
 
     Args:
         module: Its parameters are updated, shared ones once. Frozen ones get no update.
@@ -43,6 +49,7 @@ class MuonWithAdamW(Optimizer):
         nesterov: Whether Muon's momentum is Nesterov's.
         betas: AdamW's.
         eps: AdamW's.
+        fused: AdamW's: whether one kernel updates its side; None as torch decides.
         muon: Patterns of more matrices for Muon, as in a shell.
         adamw: Patterns of parameters for AdamW.
         no_decay: Patterns of parameters on AdamW's side without weight decay.
@@ -79,6 +86,7 @@ class MuonWithAdamW(Optimizer):
         nesterov: bool = True,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
+        fused: bool | None = None,
         muon: Sequence[str] = (),
         adamw: Sequence[str] = (),
         no_decay: Sequence[str] = ("*.bias",),
@@ -130,7 +138,7 @@ class MuonWithAdamW(Optimizer):
             other["params"] = [p for p in other["params"] if id(p) not in held]
         others = [other for other in others if other["params"]]
         # It fills in what it needs to know of its groups, which are ours too.
-        self._inner = AdamW(others, lr=lr, betas=betas, eps=eps) if others else None
+        self._inner = AdamW(others, lr=lr, betas=betas, eps=eps, fused=fused) if others else None
         super().__init__([group, *others], {"lr": lr})
         self.whole_matrices = in_place
 
@@ -167,33 +175,41 @@ class MuonWithAdamW(Optimizer):
 
     def _update_matrices(self, group: dict[str, Any]) -> None:
         rate, decay, momentum = float(group["lr"]), group["weight_decay"], group["momentum"]
-        direction = partial(
-            _direction,
+        directions = partial(
+            _directions,
             dtype=_DTYPES[group["orthogonalisation_dtype"]],
             steps=group["orthogonalisation_steps"],
             adjustment=_ADJUSTMENTS[group["adjust_lr"]],
         )
-        for parameter in group["params"]:
-            if parameter.grad is None:
-                continue
-            gradient, state = parameter.grad.to(parameter.dtype), self.state[parameter]
-            if "momentum_buffer" not in state:
-                state["momentum_buffer"] = torch.zeros_like(parameter)
-            average = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
-            update = gradient.lerp(average, momentum) if group["nesterov"] else average
-            update = self.whole_matrices(parameter, update, direction)
-            parameter.mul_(1 - rate * decay).add_(update, alpha=-rate)
+        trained = [parameter for parameter in group["params"] if parameter.grad is not None]
+        on_cpu = bool(trained) and trained[0].device.type == "cpu"
+        at_once = _NUMBERS_AT_ONCE_ON_CPU if on_cpu else _NUMBERS_AT_ONCE
+        for chunk in in_chunks(trained, Tensor.numel, at_once):
+            updates = []
+            for parameter in chunk:
+                gradient, state = parameter.grad.to(parameter.dtype), self.state[parameter]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
+                average = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
+                updates.append(gradient.lerp(average, momentum) if group["nesterov"] else average)
+            updates = self.whole_matrices(chunk, updates, directions, at_once)
+            for parameter, update in zip(chunk, updates, strict=True):
+                parameter.mul_(1 - rate * decay).add_(update, alpha=-rate)
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_split", "_inner", "whole_matrices")
         return super().__getstate__() | {name: vars(self)[name] for name in own}
 
 
-def _direction(
-    matrix: Tensor, dtype: torch.dtype, steps: int, adjustment: Callable[[int, int], float]
-) -> Tensor:
-    """What is subtracted of a whole matrix, but for the rate."""
-    return orthogonalise(matrix, dtype, steps).to(matrix.dtype) * adjustment(*matrix.shape)
+def _directions(
+    matrices: list[Tensor], dtype: torch.dtype, steps: int, adjustment: Callable[[int, int], float]
+) -> list[Tensor]:
+    """What is subtracted of whole matrices, but for the rate."""
+    found = orthogonalise_all(matrices, dtype, steps)
+    return [
+        one.to(matrix.dtype) * adjustment(*matrix.shape)
+        for one, matrix in zip(found, matrices, strict=True)
+    ]
 
 
 def _name_of(dtype: Any) -> str:

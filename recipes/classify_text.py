@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from paceline import PacelineError, TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment, RunConfig
+from paceline.optimizers import has_fused_kernels
 from paceline.recipes.data.conversations import read_records
 from paceline.recipes.data.hugging_face import TINY, ExportAtEnd, check_vocabulary, require_packages
 from paceline.recipes.data.tiny_models import (
@@ -124,7 +125,10 @@ class Classifier(TrainModule):
     def configure_optimizers(self) -> Any:
         settings = self.hparams
         optimizer = torch.optim.AdamW(
-            self.parameters(), settings["learning_rate"], weight_decay=settings["weight_decay"]
+            self.parameters(),
+            settings["learning_rate"],
+            weight_decay=settings["weight_decay"],
+            fused=has_fused_kernels(self.device) or None,
         )
         return {"optimizer": optimizer, "lr_scheduler": Linear(warmup=settings["warmup"])}
 

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 from paceline import TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment
+from paceline.optimizers import has_fused_kernels
 from paceline.recipes.data.conversations import encode_all, split_off
 from paceline.recipes.data.hugging_face import (
     ExportAtEnd,
@@ -132,7 +133,12 @@ class DPO(TrainModule):
     def configure_optimizers(self) -> Any:
         settings = self.hparams
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.AdamW(trained, settings["learning_rate"], weight_decay=0.0)
+        optimizer = torch.optim.AdamW(
+            trained,
+            settings["learning_rate"],
+            weight_decay=0.0,
+            fused=has_fused_kernels(self.device) or None,
+        )
         return {"optimizer": optimizer, "lr_scheduler": Cosine(warmup=settings["warmup"])}
 
 

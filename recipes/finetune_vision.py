@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from paceline import PacelineError, TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment, RunConfig
+from paceline.optimizers import has_fused_kernels
 from paceline.recipes.data.hugging_face import TINY, ExportAtEnd, require_packages
 from paceline.recipes.data.images import Images, channel_statistics, digits, normalised
 from paceline.recipes.data.tiny_models import no_folder_too, tiny_vit
@@ -111,6 +112,7 @@ class VisionClassifier(TrainModule):
             [parameter for parameter in self.parameters() if parameter.requires_grad],
             settings["learning_rate"],
             weight_decay=settings["weight_decay"],
+            fused=has_fused_kernels(self.device) or None,
         )
         return {"optimizer": optimizer, "lr_scheduler": Cosine(warmup=settings["warmup"])}
 

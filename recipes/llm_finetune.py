@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 from paceline import PacelineError, TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment
+from paceline.optimizers import has_fused_kernels
 from paceline.recipes.data.conversations import (
     ConversationRows,
     collate,
@@ -135,6 +136,7 @@ class FineTune(TrainModule):
             settings["learning_rate"],
             betas=(0.9, 0.95),
             weight_decay=settings["weight_decay"],
+            fused=has_fused_kernels(self.device) or None,
         )
         return {"optimizer": optimizer, "lr_scheduler": Cosine(warmup=settings["warmup"])}
 

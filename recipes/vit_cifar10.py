@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from paceline import TrainModule
 from paceline.callbacks import Checkpoint, Curves
 from paceline.config import Experiment, RunConfig
+from paceline.optimizers import has_fused_kernels
 from paceline.recipes.data.auto_augment import auto_augment
 from paceline.recipes.data.images import Images, channel_statistics, cifar10_or_digits
 from paceline.recipes.networks.vit import VisionTransformer
@@ -133,8 +134,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
-FUSED = ("cuda", "xpu")
-"""Devices on which a fused optimizer saves a wait for the device in each step."""
 
 
 class ViTClassifier(TrainModule):
@@ -191,7 +190,7 @@ class ViTClassifier(TrainModule):
             self.parameters(),
             lr=settings["learning_rate"],
             weight_decay=settings["weight_decay"],
-            fused=self.device.type in FUSED or None,
+            fused=has_fused_kernels(self.device) or None,
         )
         epochs = settings["warmup_epochs"]
         cosine = Cosine(warmup=f"{epochs}ep" if epochs else 0, end=settings["final_rate"])

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.callbacks import Callback, Checkpoint
+from paceline.callbacks import EMA, Callback, Checkpoint
+from paceline.trainer.faults.nonfinite import Guard
+from paceline.trainer.loops.optimizer_step import OptimizerStep
 from paceline.trainer.metrics.store import MetricStore
 
 gpu = [
@@ -213,3 +218,87 @@ def test_no_step_waits_for_the_device(precision, marker, tmp_path):
     ).fit(Heavy(), DataLoader(TensorDataset(x), 64, shuffle=True))
     assert run.metrics["train/loss"].steps == [1, 50, 60]
     assert "fused AdamW" in (run.folder / "log.txt").read_text()
+
+
+READS = ("aten._local_scalar_dense", "aten.is_nonzero", "aten.equal", "aten.nonzero", "aten.masked_select")
+"""Operations whose results the host waits for."""
+
+
+class Reads(TorchDispatchMode):
+    """Counts them by the step in which they are, apart from those of a copy that arrived a step ago."""
+
+    def __init__(self):
+        super().__init__()
+        self.step, self.found, self.arrived = 0, Counter(), False
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if str(function).startswith(READS):
+            self.count()
+        return function(*args, **(kwargs or {}))
+
+    def count(self):
+        if not self.arrived:
+            self.found[self.step] += 1
+
+
+class Far(TrainModule):
+    """Its values say that they are not on the CPU."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Linear(8, 8)
+
+    def training_step(self, batch):
+        out = self.net(batch[0])
+        found = {"loss": out.square().mean(), "size": out.abs().mean()}
+        return {name: value.as_subclass(Remote) for name, value in found.items()}
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-4, fused=True)
+        return {"optimizer": optimizer, "lr_scheduler": "cosine"}
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Of a fit in which losses and flags are recorded as on an accelerator with a fused optimizer."""
+    counted, made, finish, tolist = Reads(), Guard.__init__, Guard.finish, torch.Tensor.tolist
+
+    def init(self, *given, **more):
+        made(self, *given, **more)
+        self.late = True
+
+    def finish_uncounted(self):
+        counted.arrived = True
+        try:
+            finish(self)
+        finally:
+            counted.arrived = False
+
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda values: counted.count() or tolist(values))
+    monkeypatch.setattr(Guard, "__init__", init)
+    monkeypatch.setattr(Guard, "finish", finish_uncounted)
+    monkeypatch.setattr(OptimizerStep, "record_on_host", OptimizerStep.record_on_device)
+    return counted
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+def test_no_step_between_two_log_points_reads_a_value(reads, precision, tmp_path):
+    class Watch(Callback):
+        def on_step_end(self, trainer, outputs):
+            reads.step = trainer.global_step
+
+    with reads:
+        run = Trainer(
+            accelerator="cpu",
+            precision=precision,
+            progress=False,
+            checkpoint=False,
+            clip_grad_norm=1.0,
+            log_every=10,
+            global_batch_size=4,
+            callbacks=[Watch(), EMA(0.9)],
+            run_dir=tmp_path,
+        ).fit(Far(), DataLoader(TensorDataset(torch.randn(60, 8)), 2, shuffle=True))
+    assert run.metrics["train/loss"].steps == [1, 10, 15]
+    assert set(reads.found) == {0, 1, 10, 15}  # the start, and where something is logged

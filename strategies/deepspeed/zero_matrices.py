@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ...common.chunks import in_chunks
 from ...errors import PacelineError
 from . import zero_state
 
@@ -84,42 +85,94 @@ class ZeroMatrices:
         self._engine = engine
 
     @torch.no_grad()
-    def __call__(self, parameter: Tensor, update: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """What the function makes of each matrix, as flat as ``update``.
+    def __call__(
+        self,
+        parameters: Sequence[Tensor],
+        updates: Sequence[Tensor],
+        function: Callable[[list[Tensor]], list[Tensor]],
+        at_once: int,
+    ) -> list[Tensor]:
+        """What the function makes of all matrices, as flat as ``updates``.
 
         Args:
-            parameter: A flat master of the engine.
-            update: Of the same layout.
-            function: Takes a whole matrix and returns one of the same shape and dtype.
+            parameters: Flat masters of the engine.
+            updates: As many, of the same layouts.
+            function: Takes whole matrices and returns as many of the same shapes and dtypes.
+            at_once: How many numbers there may be in the matrices of one call of it.
         """
-        found = torch.zeros_like(update)
-        convert = self._partitioned if self._engine.zero_optimization_stage() == 3 else self._fragmented
-        for flat, parameters in zero_state.flat_groups(self._engine):
-            if flat is parameter:
-                for one in parameters:
-                    convert(one, update, function, found)
+        layout = _Partitioned if self._engine.zero_optimization_stage() == 3 else _Fragmented
+        return [
+            self._converted(layout(self._engine, update), parameter, function, at_once)
+            for parameter, update in zip(parameters, updates, strict=True)
+        ]
+
+    def _converted(
+        self,
+        flat: _Partitioned | _Fragmented,
+        parameter: Tensor,
+        function: Callable[[list[Tensor]], list[Tensor]],
+        at_once: int,
+    ) -> Tensor:
+        found = torch.zeros_like(flat.update)
+        for master, matrices in zero_state.flat_groups(self._engine):
+            if master is not parameter:
+                continue
+            for chunk in in_chunks(matrices, flat.numbers, at_once):
+                results = function([flat.whole(matrix) for matrix in chunk])
+                for matrix, result in zip(chunk, results, strict=True):
+                    flat.put(matrix, result, found)
         return found
 
-    def _fragmented(
-        self, parameter: Tensor, update: Tensor, function: Callable[[Tensor], Tensor], found: Tensor
-    ) -> None:
-        """Stages 1 and 2: a rank has any part of a parameter, or none."""
+
+class _Fragmented:
+    """Stages 1 and 2: a rank has any part of a parameter, or none."""
+
+    def __init__(self, engine: Any, update: Tensor) -> None:
+        self.update = update
+
+    def numbers(self, parameter: Tensor) -> int:
+        """How many its whole matrix has."""
+        return parameter.numel()
+
+    def whole(self, parameter: Tensor) -> Tensor:
+        """The whole matrix of a parameter's update, gathered. On all ranks."""
         mapping = getattr(parameter, "_hp_mapping", None)
-        whole = torch.zeros(parameter.numel(), dtype=update.dtype, device=parameter.device)
+        whole = torch.zeros(parameter.numel(), dtype=self.update.dtype, device=parameter.device)
         if mapping is not None:
             flat, own = mapping.hp_fragment_address, mapping.lp_fragment_address
-            whole.narrow(0, own.start, own.numel).copy_(update.narrow(0, flat.start, flat.numel))
+            whole.narrow(0, own.start, own.numel).copy_(self.update.narrow(0, flat.start, flat.numel))
         dist.all_reduce(whole)  # of parts and zeros: their values, exactly
-        result = function(whole.view(parameter.shape)).reshape(-1)
-        if mapping is not None:
-            found.narrow(0, flat.start, flat.numel).copy_(result.narrow(0, own.start, own.numel))
+        return whole.view(parameter.shape)
 
-    def _partitioned(
-        self, parameter: Any, update: Tensor, function: Callable[[Tensor], Tensor], found: Tensor
-    ) -> None:
-        """Stage 3: each rank has as much of a parameter."""
-        size = parameter.ds_tensor.numel()
+    def put(self, parameter: Tensor, whole: Tensor, found: Tensor) -> None:
+        """Write this rank's part of a whole matrix to where it lies in ``found``."""
+        mapping = getattr(parameter, "_hp_mapping", None)
+        if mapping is not None:
+            flat, own = mapping.hp_fragment_address, mapping.lp_fragment_address
+            part = whole.reshape(-1).narrow(0, own.start, own.numel)
+            found.narrow(0, flat.start, flat.numel).copy_(part)
+
+
+class _Partitioned:
+    """Stage 3: each rank has as much of a parameter."""
+
+    def __init__(self, engine: Any, update: Tensor) -> None:
+        self._engine = engine
+        self.update = update
+
+    def numbers(self, parameter: Any) -> int:
+        """How many its whole matrix has."""
+        return int(parameter.ds_numel)
+
+    def _part(self, flat: Tensor, parameter: Any) -> Tensor:
         _, start, _ = self._engine.optimizer.grad_position[parameter.ds_id]
-        part = update.narrow(0, start, size)
-        whole = zero_state.assembled(parameter, part.to(self._engine.device))
-        found.narrow(0, start, size).copy_(zero_state.part_of(parameter, function(whole)))
+        return flat.narrow(0, start, parameter.ds_tensor.numel())
+
+    def whole(self, parameter: Any) -> Tensor:
+        """The whole matrix of a parameter's update, gathered. On all ranks."""
+        part = self._part(self.update, parameter).to(self._engine.device)
+        return zero_state.assembled(parameter, part)
+
+    def put(self, parameter: Any, whole: Tensor, found: Tensor) -> None:
+        """Write this rank's part of a whole matrix to where it lies in ``found``."""
+        self._part(found, parameter).copy_(zero_state.part_of(parameter, whole))

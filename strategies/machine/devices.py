@@ -99,7 +99,14 @@ def copies_aside(device: torch.device) -> bool:
 
 
 def has_fused_kernels(device: torch.device) -> bool:
-    """Whether torch's optimizers, fused, can leave an update out there by a flag on the device."""
+    """Whether torch's optimizers, fused, can skip an update there by a flag on the device.
+
+    With ``fused=True`` the check for gradients that are not finite does not wait for the device.
+
+    Example:
+        >>> has_fused_kernels(torch.device("cuda")), has_fused_kernels(torch.device("cpu"))
+        (True, False)
+    """
     return device.type in ("cuda", "xpu")
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from paceline import PacelineError, TrainModule
-from paceline.optimizers import MuonWithAdamW, muon_matrices, orthogonalise
+from paceline.optimizers import MuonWithAdamW, muon, muon_matrices, newton_schulz, orthogonalise
 
 
 class Language(nn.Module):
@@ -196,3 +196,39 @@ def test_schedules_set_the_rates_of_both_sides():
     optimizer.step()
     schedule.step()
     assert schedule.get_last_lr() == [0.1, 0.05, 0.05]
+
+
+SHAPES = [(6, 6), (4, 9), (9, 4), (1, 7), (4, 9), (6, 6)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_matrices_of_one_shape_or_its_transpose_are_orthogonalised_at_once(dtype, monkeypatch):
+    generator = torch.Generator().manual_seed(1)
+    matrices = [torch.randn(shape, generator=generator) for shape in SHAPES]
+    alone = [orthogonalise(matrix, dtype) for matrix in matrices]
+    stacks = []
+
+    def recorded(matrix, *arguments):
+        stacks.append(tuple(matrix.shape))
+        return orthogonalise(matrix, *arguments)
+
+    monkeypatch.setattr(newton_schulz, "orthogonalise", recorded)
+    found = newton_schulz.orthogonalise_all(matrices, dtype)
+    assert sorted(stacks) == [(1, 7), (2, 6, 6), (3, 4, 9)]
+    for one, expected in zip(found, alone, strict=True):
+        torch.testing.assert_close(one, expected, rtol=0, atol=0.02 if dtype == torch.bfloat16 else 1e-6)
+
+
+def test_a_step_does_not_depend_on_how_many_are_computed_at_once(monkeypatch):
+    once, one_by_one = Language(), Language()
+    one_by_one.load_state_dict(once.state_dict())
+    generator = torch.Generator().manual_seed(2)
+    optimizers = MuonWithAdamW(once), MuonWithAdamW(one_by_one)
+    for _ in range(3):
+        set_gradients(generator, once, one_by_one)
+        optimizers[0].step()
+        with monkeypatch.context() as patch:
+            patch.setattr(muon, "_NUMBERS_AT_ONCE_ON_CPU", 0)
+            optimizers[1].step()
+    for name, value in once.named_parameters():
+        torch.testing.assert_close(value, one_by_one.get_parameter(name), rtol=0, atol=1e-6, msg=name)
