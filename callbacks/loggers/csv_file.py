@@ -20,6 +20,9 @@ class CSVLogger(Logger):
     A row with a name that is new adds a column: the file is written again, with the new header. Names are
     mostly known after the first epoch. What a resumed run writes again is dropped first.
 
+    Args:
+        folder: Where the file is; None: the run folder.
+
     Example:
         >>> trainer = Trainer(max_epochs=1, loggers=CSVLogger(), progress=False)
         >>> run = trainer.fit(Net(), train_loader)
@@ -27,7 +30,8 @@ class CSVLogger(Logger):
         step,epoch,time,samples,train/loss,lr/SGD,perf/samples_per_second,train/loss_epoch
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self.folder = folder
         self._path: Path | None = None
         self._columns: list[str] = []
 
@@ -35,7 +39,7 @@ class CSVLogger(Logger):
         self._path, self._columns = None, []
         if trainer.folder is None or not trainer.is_global_zero:
             return
-        self._path = (trainer.folder / "metrics.csv").resolve()
+        self._path = (Path(self.folder or trainer.folder) / "metrics.csv").resolve()
         if self._path.is_file():
             rows = self._read()
             self._columns = list(rows[0]) if rows else []

@@ -25,13 +25,17 @@ class TensorBoard(Logger):
     shown as such, tables as texts; captions are not shown. The configuration is the text ``config``, and a
     row of the HParams page with the last values. tensorboard is imported at the first write, not before.
 
+    Args:
+        folder: Where the files are; None: ``tb/`` of the run folder.
+
     Example:
         >>> trainer = Trainer(loggers="-tensorboard")  # all default loggers but this one
     """
 
     shows = (Image, Histogram, Table, Text)
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self.folder = folder
         self._folder: Path | None = None
         self._writer: Any = None
         self._event: Any = None
@@ -40,7 +44,7 @@ class TensorBoard(Logger):
 
     def on_fit_start(self, trainer: TrainerView) -> None:
         if trainer.folder is not None and trainer.is_global_zero:
-            self._folder = trainer.folder / "tb"
+            self._folder = trainer.folder / "tb" if self.folder is None else Path(self.folder)
             self._resumed_at = trainer.global_step or None
             self._config = trainer.config
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -269,8 +269,22 @@ def find_weights(path: Any, words: Sequence[str] = ()) -> Path:
     return find_checkpoint(found if found.exists() else path, weights=True, words=words)
 
 
-def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any], strict: bool = True) -> M:
-    """``TrainModule.load_from_checkpoint``; ``strict`` as in ``load_weights``."""
+def build_from_checkpoint(
+    cls: type[M],
+    path: Any,
+    arguments: dict[str, Any],
+    strict: bool = True,
+    build: Callable[[type, dict[str, Any]], Any] | None = None,
+) -> M:
+    """``TrainModule.load_from_checkpoint``.
+
+    Args:
+        cls: The module's class.
+        path: A checkpoint, or a run folder.
+        arguments: Of the constructor, in the place of recorded ones.
+        strict: As in ``load_weights``.
+        build: Makes the module of its class and arguments; None: the class does.
+    """
     if not isinstance(strict, bool):
         raise PacelineError("load_from_checkpoint: strict is True or False", got=strict)
     folder = find_weights(path)
@@ -288,14 +302,14 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any], st
     else:
         known = inspect.signature(cls).parameters
         hparams = {k: v for k, v in content.hparams.items() if k in known}
+    build = _build if build is None else build
     parameters = inspect.signature(cls).parameters
     if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         unknown = [name for name in arguments if name not in parameters]
         refuse_unknown(f"the constructor of {cls.__name__}", unknown, parameters, {})
     hparams |= arguments
-    positional = _by_position(cls, hparams)
     try:
-        module: Any = cls(*positional, **hparams)
+        module: Any = build(cls, hparams)
     except Exception as error:
         error.add_note(f"{cls.__name__} was built with the arguments that are recorded in {folder}")
         raise
@@ -310,6 +324,11 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any], st
     else:
         _load_external(module, folder, content, strategy, strict, fix)
     return cast(M, module)
+
+
+def _build(cls: type, hparams: dict[str, Any]) -> Any:
+    positional = _by_position(cls, hparams)
+    return cls(*positional, **hparams)
 
 
 def _by_position(cls: type, hparams: dict[str, Any]) -> list[Any]:

@@ -317,13 +317,13 @@ class Adapter(TrainModule):
         self.hooks.call(f"on_{stage}_batch_end", outputs, batch, batch_idx, *more)
         return outputs
 
-    def _validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int) -> None:
+    def _validate_batch(self, batch: Any, batch_idx: int, dataloader_idx: int) -> None:
         self._evaluate("validation", batch, batch_idx, dataloader_idx)
 
-    def _test_step(self, batch: Any, batch_idx: int, dataloader_idx: int) -> None:
+    def _test_batch(self, batch: Any, batch_idx: int, dataloader_idx: int) -> None:
         self._evaluate("test", batch, batch_idx, dataloader_idx)
 
-    def _predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int) -> Any:
+    def _predict_batch(self, batch: Any, batch_idx: int, dataloader_idx: int) -> Any:
         output = self._evaluate("predict", batch, batch_idx, dataloader_idx)
         self.session.several = self._has_several()
         return (dataloader_idx, output) if self._has_several() else output
@@ -357,9 +357,14 @@ def adapt(module: Any, session: Session) -> Adapter:
     def written(name: str) -> bool:
         return overrides(module, name, *bases)
 
-    for stage in ("validation", "test", "predict"):
+    evaluations = {
+        "validation": Adapter._validate_batch,
+        "test": Adapter._test_batch,
+        "predict": Adapter._predict_batch,
+    }
+    for stage in evaluations:
         if written(f"{stage}_step") or (stage == "predict" and written("forward")):
-            methods[f"{stage}_step"] = getattr(Adapter, f"_{stage}_step")
+            methods[f"{stage}_step"] = evaluations[stage]
     for name in (*_LOADERS, *BATCH_HOOKS):
         if written(name):
             methods[name] = _passing(name)

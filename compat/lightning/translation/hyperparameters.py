@@ -4,23 +4,43 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from ....trainer.hparams import bound_arguments
 from ....trainer.module_parts.recorded import HParams, Recorded
+
+_given: ContextVar[dict[str, Any] | None] = ContextVar("given hyperparameters", default=None)
+
+
+@contextmanager
+def given_hyperparameters(values: dict[str, Any]) -> Iterator[None]:
+    """Let the next object record these in the place of its constructor's arguments."""
+    token = _given.set(values)
+    try:
+        yield
+    finally:
+        _given.reset(token)
 
 
 class HyperparametersMixin(Recorded):
     """What modules and data modules have: the constructor's arguments are recorded by themselves."""
 
     _paceline_arguments: dict[str, Any]
+    _paceline_given: bool
     _paceline_left_out: frozenset[str]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Record the arguments of the outermost constructor."""
-        made = super().__new__(cls)
-        object.__setattr__(made, "_paceline_arguments", bound_arguments(cls, made, args, kwargs))
+        made, given = super().__new__(cls), _given.get()
+        object.__setattr__(made, "_paceline_given", given is not None)
+        if given is None:
+            given = bound_arguments(cls, made, args, kwargs)
+        else:
+            _given.set(None)  # parts that the constructor makes record their own
+        object.__setattr__(made, "_paceline_arguments", given)
         object.__setattr__(made, "_hparams", HParams())
         object.__setattr__(made, "_paceline_left_out", frozenset())
         return made
@@ -37,7 +57,9 @@ class HyperparametersMixin(Recorded):
             logger: Whether loggers get them; the run's configuration has them always.
         """
         left_out = {ignore} if isinstance(ignore, str) else set(ignore or ())
-        given = _constructor_arguments(self, frame or inspect.currentframe())
+        given = self._paceline_arguments
+        if not self._paceline_given:
+            given = _constructor_arguments(self, frame or inspect.currentframe())
         if args and not isinstance(args[0], str):
             found = dict(args[0]) if isinstance(args[0], Mapping) else dict(vars(args[0]))
         else:

@@ -11,12 +11,9 @@ def refuse_import(module: str, name: str, here: dict[str, str]) -> Never:
     """For ``__getattr__`` of a module: a name that it does not have.
 
     Raises:
-        AttributeError: for names of Python's own.
-        ImportError: for others, with what to use.
+        ImportError: for one of ``here``, with what to use: ``from module import name`` shows it.
+        AttributeError: for others, as ``hasattr`` expects it.
     """
-    if name.startswith("__"):
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    way = here.get(name)
-    raise ImportError(
-        f"{module} has no {name}" + (f"; use {way}" if way else f"; {_EXPLAINED_AT}"), name=name
-    )
+    if name in here and not name.startswith("__"):
+        raise ImportError(f"{module} has no {name}; use {here[name]}", name=name)
+    raise AttributeError(f"module {module!r} has no attribute {name!r}; {_EXPLAINED_AT}")

@@ -42,6 +42,9 @@ class OpeningHooks(Callback):
         hooks, session = self.session.hooks, self.session
         session.values.clear()
         session.partial_epoch = session.has_failed = False
+        if not session.trainer.fast_dev_run:
+            for logger in session.trainer.loggers:
+                logger.begin(trainer)
         hooks.of_callbacks("setup", stage)
         hooks.of_module("setup", stage)
         hooks.of_module("configure_model")
@@ -57,6 +60,9 @@ class OpeningHooks(Callback):
         if session.rule is not None:
             session.rule.check(session.batches_per_epoch, session.accumulate)
         session.say()
+        if trainer.folder is not None and trainer.is_global_zero:
+            for logger in session.trainer.loggers:
+                logger.link(trainer, session.module.hparams)
         if trainer.world_size == 1:
             session.adapter.unfreeze_others()
         session.hooks.call("on_fit_start")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....trainer.checkpoint.files import format as files
-from ....trainer.checkpoint.files.reading import read_manifest, read_state
+from ....trainer.checkpoint.files.reading import hparams_of, read_manifest, read_state
 from ....trainer.checkpoint.weights import find_weights
 
 
@@ -26,3 +26,9 @@ def saved_by_hooks(path: Any) -> SavedByHooks:
         return SavedByHooks()
     state = read_state(folder, read_manifest(folder))
     return SavedByHooks(state.get("hooks", {}).get("lightning", {}))
+
+
+def recorded_in(path: Any) -> dict[str, Any]:
+    """The module's arguments in the checkpoint at a path; empty for others' files."""
+    folder = find_weights(path)
+    return dict(hparams_of(folder, read_manifest(folder))) if files.is_checkpoint(folder) else {}

@@ -123,14 +123,12 @@ def test_a_bar_that_would_not_be_drawn():
     ("module", "name", "message"),
     [
         ("", "Fabric", "use paceline.Trainer"),
-        (".pytorch.cli", "LightningCLI", "recipes of paceline"),
         (".pytorch.tuner", "Tuner", "find_learning_rate"),
         (".fabric", "Fabric", "paceline.Trainer"),
         (".pytorch.accelerators", "CPUAccelerator", "accelerator="),
         (".pytorch.plugins.environments", "SLURMEnvironment", "recognised by themselves"),
         (".pytorch.demos.boring_classes", "BoringModel", "a model and data of your own"),
         (".fabric.utilities", "measure_flops", "paceline.Trainer"),
-        (".pytorch.callbacks", "ModelCheckpint", "docs/migration/from-lightning.md"),
         (".pytorch.loggers", "CometLogger", "a Logger of your own"),
         (".pytorch.strategies", "XLAStrategy", "no TPU"),
     ],
@@ -139,6 +137,14 @@ def test_imports(module, name, message):
     found = importlib.import_module("paceline.compat.lightning" + module)
     refused(message, lambda: getattr(found, name), ImportError)
     assert not hasattr(found, "__path_of_nothing__")
+
+
+def test_a_name_that_lightning_has_neither():
+    found = importlib.import_module("paceline.compat.lightning.pytorch.callbacks")
+    refused("docs/migration/from-lightning.md", lambda: found.ModelCheckpint, AttributeError)
+    assert not hasattr(found, "ModelCheckpint")
+    with pytest.raises(ImportError, match="ModelCheckpint"):
+        from paceline.compat.lightning.pytorch.callbacks import ModelCheckpint  # noqa: F401
 
 
 def test_attributes():

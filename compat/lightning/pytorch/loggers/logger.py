@@ -46,6 +46,12 @@ class Logger:
         """Take the trainer that logs here."""
         self._run = trainer
 
+    def begin(self, trainer: Any) -> None:
+        """A stage begins; on all ranks, with the ``paceline.Trainer``."""
+
+    def link(self, trainer: Any, hparams: dict[str, Any]) -> None:
+        """The fit has a run folder; on rank 0, with the module's hyperparameters."""
+
     @property
     def name(self) -> str | None:
         """The name of the experiment."""
@@ -60,7 +66,8 @@ class Logger:
     @property
     def log_dir(self) -> str | None:
         """The folder of the run."""
-        return None if self._run is None else self._run.log_dir
+        folder = None if self._run is None else self._run.ours.folder
+        return None if folder is None else str(folder)
 
     @property
     def save_dir(self) -> str | None:

@@ -16,8 +16,12 @@ class MLFlowLogger(Logger):
         run_name: The run's name there.
         tracking_uri: The server or database.
         tags: Tags of the run.
-        save_dir: Accepted.
-        **options: Accepted.
+        save_dir: Accepted, as are the next five.
+        log_model: Accepted.
+        prefix: Accepted.
+        artifact_location: Accepted.
+        run_id: Accepted.
+        synchronous: Accepted.
     """
 
     def __init__(
@@ -27,7 +31,11 @@ class MLFlowLogger(Logger):
         tracking_uri: str | None = None,
         tags: dict[str, Any] | None = None,
         save_dir: str | None = "./mlruns",
-        **options: Any,
+        log_model: Any = False,
+        prefix: str = "",
+        artifact_location: str | None = None,
+        run_id: str | None = None,
+        synchronous: bool | None = None,
     ) -> None:
         self._made = ours.MLflow(experiment_name, tracking_uri, tags or {}, run_name)
 

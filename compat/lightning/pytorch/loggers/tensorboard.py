@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import Any
 
 from ..... import callbacks as ours
-from .logger import Logger
+from .version_folder import FolderLogger
 
 
 class _Nothing:
@@ -16,17 +16,17 @@ class _Nothing:
         return lambda *args, **kwargs: None
 
 
-class TensorBoardLogger(Logger):
-    """Event files in ``tb/`` of the run folder.
+class TensorBoardLogger(FolderLogger):
+    """Event files in ``<save_dir>/<name>/version_<number>``.
 
     Args:
-        save_dir: Accepted: the run folder has them.
-        name: Accepted.
-        version: Accepted.
+        save_dir: Where; None: the trainer's ``default_root_dir``.
+        name: The folder of all versions.
+        version: A number, or the folder's own name; None: the next number.
         log_graph: Accepted: no graph is written.
         default_hp_metric: Accepted.
         prefix: Accepted.
-        sub_dir: Accepted.
+        sub_dir: A folder of the version's.
         **options: Accepted.
     """
 
@@ -41,21 +41,23 @@ class TensorBoardLogger(Logger):
         sub_dir: Any = None,
         **options: Any,
     ) -> None:
+        super().__init__(save_dir, name, version)
+        self.sub_dir = sub_dir
+        self.made = ours.TensorBoard()
         self._writer: Any = None
 
     def ours(self, trainer: Any) -> Any:
-        return ours.TensorBoard()
+        return self.made
 
     @property
-    def log_dir(self) -> str | None:
-        run = super().log_dir
-        return None if run is None else str(Path(run) / "tb")
+    def log_dir(self) -> str:
+        return os.path.join(super().log_dir, self.sub_dir) if self.sub_dir else super().log_dir
 
     @property
     def experiment(self) -> Any:
-        """A ``torch.utils.tensorboard.SummaryWriter`` on rank 0, into the run folder."""
+        """A ``torch.utils.tensorboard.SummaryWriter`` on rank 0, into ``log_dir``."""
         run = None if self._run is None else self._run.ours
-        if run is None or run.folder is None or not run.is_global_zero:
+        if run is None or self.made.folder is None or not run.is_global_zero:
             return _Nothing()
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter

@@ -18,6 +18,13 @@ class WandbLogger(Logger):
         offline: Keep it in the run folder.
         project: The project.
         log_model: Only False: checkpoints stay in the run folder.
+        dir: Accepted, as are the next six.
+        id: Accepted.
+        anonymous: Accepted.
+        experiment: Accepted.
+        prefix: Accepted.
+        checkpoint_name: Accepted.
+        add_file_policy: Accepted.
         **options: Further arguments of ``wandb.init``; ``entity``, ``tags``, ``group`` ...
     """
 
@@ -29,10 +36,15 @@ class WandbLogger(Logger):
         offline: bool = False,
         project: str | None = None,
         log_model: Any = False,
+        dir: Any = None,
+        id: str | None = None,
+        anonymous: bool | None = None,
+        experiment: Any = None,
+        prefix: str = "",
+        checkpoint_name: str | None = None,
+        add_file_policy: str | None = None,
         **options: Any,
     ) -> None:
-        for accepted in ("dir", "id", "anonymous", "experiment", "prefix", "checkpoint_name"):
-            options.pop(accepted, None)
         self._made = ours.WandB(project, "offline" if offline else None, name=name, **options)
 
     def ours(self, trainer: Any) -> Any:

@@ -16,6 +16,9 @@ def DDPStrategy(
     static_graph: bool = False,
     gradient_as_bucket_view: bool = True,
     bucket_cap_mb: float | None = None,
+    process_group_backend: str | None = None,
+    timeout: Any = None,
+    start_method: str | None = None,
     **accepted: Any,
 ) -> DDP:
     """Replicas of the model.
@@ -26,7 +29,10 @@ def DDPStrategy(
         static_graph: As torch's.
         gradient_as_bucket_view: As torch's.
         bucket_cap_mb: As torch's.
-        **accepted: ``process_group_backend``, ``timeout`` and the like, which the run chooses itself.
+        process_group_backend: Accepted: the run chooses it, as the next three.
+        timeout: Accepted.
+        start_method: Accepted.
+        **accepted: ``cluster_environment`` and the like.
     """
     return DDP(
         find_unused_parameters=find_unused_parameters,
@@ -36,19 +42,47 @@ def DDPStrategy(
     )
 
 
-def FSDPStrategy(*args: Any, cpu_offload: Any = False, **accepted: Any) -> FSDP:
+def FSDPStrategy(
+    *args: Any,
+    cpu_offload: Any = False,
+    auto_wrap_policy: Any = None,
+    activation_checkpointing_policy: Any = None,
+    activation_checkpointing: Any = None,
+    sharding_strategy: Any = "FULL_SHARD",
+    state_dict_type: str = "full",
+    mixed_precision: Any = None,
+    process_group_backend: str | None = None,
+    timeout: Any = None,
+    device_mesh: Any = None,
+    **accepted: Any,
+) -> FSDP:
     """A model in shards, by torch's ``fully_shard``; its repeated blocks are the units.
 
     Args:
         *args: Accepted.
         cpu_offload: Keep shards in the host's memory.
-        **accepted: ``auto_wrap_policy``, ``sharding_strategy`` and the like, which are chosen here.
+        auto_wrap_policy: Accepted: the units are chosen here, and so are the others.
+        activation_checkpointing_policy: Any recomputes activations of the units.
+        activation_checkpointing: The same.
+        sharding_strategy: Accepted.
+        state_dict_type: Accepted.
+        mixed_precision: Accepted.
+        process_group_backend: Accepted.
+        timeout: Accepted.
+        device_mesh: Accepted.
+        **accepted: ``cluster_environment`` and the like.
     """
-    return FSDP(cpu_offload=bool(cpu_offload))
+    recomputed = bool(activation_checkpointing_policy or activation_checkpointing)
+    return FSDP(cpu_offload=bool(cpu_offload), activation_checkpointing=recomputed)
 
 
 def DeepSpeedStrategy(
-    *args: Any, stage: int | None = None, config: Any = None, **accepted: Any
+    *args: Any,
+    stage: int | None = None,
+    config: Any = None,
+    offload_optimizer: bool = False,
+    offload_parameters: bool = False,
+    **accepted: Any,
 ) -> DeepSpeed:
     """DeepSpeed's ZeRO.
 
@@ -56,9 +90,11 @@ def DeepSpeedStrategy(
         *args: Accepted.
         stage: 0 to 3.
         config: DeepSpeed's configuration.
-        **accepted: ``offload_optimizer`` is taken; others belong into ``config``.
+        offload_optimizer: Update in the host's memory.
+        offload_parameters: The same, and keep parameters there.
+        **accepted: Others belong into ``config``.
     """
-    return DeepSpeed(stage, config, offload=bool(accepted.get("offload_optimizer")))
+    return DeepSpeed(stage, config, offload=offload_optimizer or offload_parameters)
 
 
 SingleDeviceStrategy = Single

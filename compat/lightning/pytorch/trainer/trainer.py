@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
@@ -13,7 +14,7 @@ from ..... import PacelineError
 from ..... import Trainer as OurTrainer
 from .....callbacks import Callback as OurCallback
 from .....callbacks import ModelSummary, Progress
-from .....trainer.data.combined_loader import CombinedLoader
+from .....strategies import Strategy
 from ...translation import arguments
 from ...translation.adapter import adapt
 from ...translation.data import DataAdapter
@@ -23,7 +24,7 @@ from ...translation.session import Session
 from ..callbacks import Callback, ModelCheckpoint
 from ..core import LightningDataModule, LightningModule
 from ..loggers import Logger, TensorBoardLogger
-from ..utilities import OneAfterTheOther
+from .given import as_datamodule, as_list, check_kinds, combined
 from .states import TrainerFn
 from .unsupported import check_module
 from .view import TrainerView
@@ -32,11 +33,53 @@ _BASES = (LightningModule, LightningDataModule, Callback, CallbackHooks, ModuleH
 
 
 class Trainer(TrainerView):
-    """Lightning's trainer.
+    """Lightning's trainer, with all of its arguments.
+
+    docs/migration/from-lightning.md has those that mean something else here.
 
     Args:
-        **given: All arguments of Lightning's ``Trainer``; see docs/migration/from-lightning.md for those
-            that mean something else here.
+        accelerator: ``"auto"``, ``"cpu"``, ``"gpu"``, ``"mps"``.
+        strategy: ``"auto"``, a name, or an object of ``strategies``.
+        devices: How many, which, or ``"auto"``.
+        num_nodes: Machines.
+        precision: ``"32-true"`` unless given.
+        logger: One, several, True for TensorBoard, False for none.
+        callbacks: One or several.
+        fast_dev_run: A trial of one batch, or of so many.
+        max_epochs: 1,000 where nothing else limits the run; -1: no limit.
+        min_epochs: Train for so many at least.
+        max_steps: Optimizer steps; -1: no limit.
+        min_steps: Train for so many at least.
+        max_time: A ``timedelta``, its arguments, or ``"DD:HH:MM:SS"``.
+        limit_train_batches: So many, or this part of an epoch; so for the three that follow.
+        limit_val_batches: Of each validation.
+        limit_test_batches: Of a test.
+        limit_predict_batches: Of a prediction.
+        overfit_batches: Train and validate on so many batches, or this part of them.
+        val_check_interval: Batches between validations, or a part of an epoch.
+        check_val_every_n_epoch: Epochs between validations; None: ``val_check_interval`` counts on.
+        num_sanity_val_steps: Batches of validation before training; 2 unless given.
+        log_every_n_steps: Steps between rows; 50 unless given.
+        enable_checkpointing: Whether a ``ModelCheckpoint`` is added.
+        enable_progress_bar: Whether a bar is shown.
+        enable_model_summary: Whether the model is summarised.
+        accumulate_grad_batches: Batches of an optimizer step.
+        gradient_clip_val: The largest norm, or value, of gradients.
+        gradient_clip_algorithm: ``"norm"`` or ``"value"``.
+        deterministic: Have torch use deterministic algorithms.
+        benchmark: ``torch.backends.cudnn.benchmark``.
+        inference_mode: Accepted.
+        use_distributed_sampler: Accepted: each rank has its part of the data.
+        profiler: Anything but None profiles the run.
+        detect_anomaly: torch's anomaly detection.
+        barebones: No logger, bar, summary, checkpoint.
+        plugins: None.
+        sync_batchnorm: Statistics of batch norms over all ranks.
+        reload_dataloaders_every_n_epochs: Make the loaders again.
+        default_root_dir: Where ``lightning_logs`` lies; the current folder unless given.
+        enable_autolog_hparams: Accepted.
+        model_registry: None.
+        **removed: Arguments of older versions, which are refused with the new ones.
 
     Attributes:
         ours: The ``paceline.Trainer`` that does the work.
@@ -52,36 +95,68 @@ class Trainer(TrainerView):
         (2, 2)
     """
 
-    def __init__(self, **given: Any) -> None:
-        unknown = {name: value for name, value in given.items() if name not in arguments.DEFAULTS}
-        arguments.check_names(unknown)
+    def __init__(
+        self,
+        *,
+        accelerator: str = "auto",
+        strategy: str | Strategy = "auto",
+        devices: list[int] | str | int = "auto",
+        num_nodes: int = 1,
+        precision: int | str | None = None,
+        logger: Logger | Iterable[Logger] | bool | None = None,
+        callbacks: list[Callback] | Callback | None = None,
+        fast_dev_run: int | bool = False,
+        max_epochs: int | None = None,
+        min_epochs: int | None = None,
+        max_steps: int = -1,
+        min_steps: int | None = None,
+        max_time: str | timedelta | dict[str, int] | None = None,
+        limit_train_batches: int | float | None = None,
+        limit_val_batches: int | float | None = None,
+        limit_test_batches: int | float | None = None,
+        limit_predict_batches: int | float | None = None,
+        overfit_batches: int | float = 0.0,
+        val_check_interval: int | float | None = None,
+        check_val_every_n_epoch: int | None = 1,
+        num_sanity_val_steps: int | None = None,
+        log_every_n_steps: int | None = None,
+        enable_checkpointing: bool | None = None,
+        enable_progress_bar: bool | None = None,
+        enable_model_summary: bool | None = None,
+        accumulate_grad_batches: int = 1,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+        deterministic: bool | Literal["warn"] | None = None,
+        benchmark: bool | None = None,
+        inference_mode: bool = True,
+        use_distributed_sampler: bool = True,
+        profiler: str | None = None,
+        detect_anomaly: bool = False,
+        barebones: bool = False,
+        plugins: Any = None,
+        sync_batchnorm: bool = False,
+        reload_dataloaders_every_n_epochs: int = 0,
+        default_root_dir: str | Path | None = None,
+        enable_autolog_hparams: bool = True,
+        model_registry: str | None = None,
+        **removed: Any,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name in arguments.DEFAULTS}
+        arguments.check_names(removed)
         self.given = arguments.DEFAULTS | given
         self.given |= arguments.quick_run(self.given)
         self._explained: list[str] = []
-        self.callbacks = _as_list(self.given["callbacks"])
-        logger = self.given["logger"]
+        self.callbacks = as_list(callbacks)
         usual = logger in (None, True) and not self.given["barebones"]
-        self.loggers = [TensorBoardLogger()] if usual else _as_list(logger or None)
+        self.loggers = [TensorBoardLogger()] if usual else as_list(logger or None)
         self._usual_loggers = usual
         if self.given["overfit_batches"]:
             self.explain(
                 "overfit_batches: the same batches of the training data train and validate, in the first "
                 "epoch's order; Lightning validates on as many of the validation data, unshuffled"
             )
-        for one in self.loggers:
-            if not isinstance(one, Logger):
-                raise PacelineError(
-                    "logger= takes objects of Logger, True or False",
-                    got=type(one).__name__,
-                    fix="subclass paceline.compat.lightning.pytorch.loggers.Logger",
-                )
-        for one in self.callbacks:
-            if not isinstance(one, (Callback, OurCallback)):
-                raise PacelineError(
-                    "callbacks= takes objects of Callback",
-                    got=type(one).__name__,
-                    fix="subclass paceline.compat.lightning.Callback",
-                )
+        check_kinds("logger", self.loggers, "objects of Logger, True or False", Logger)
+        check_kinds("callbacks", self.callbacks, "objects of Callback", Callback, OurCallback)
         if self.given["enable_checkpointing"] is False and self.checkpoint_callbacks:
             raise PacelineError(
                 "enable_checkpointing=False, and callbacks= has a ModelCheckpoint",
@@ -111,7 +186,7 @@ class Trainer(TrainerView):
         train_dataloaders: Any = None,
         val_dataloaders: Any = None,
         datamodule: Any = None,
-        ckpt_path: Any = None,
+        ckpt_path: str | Path | None = None,
         weights_only: bool | None = None,
     ) -> None:
         """Train.
@@ -127,7 +202,7 @@ class Trainer(TrainerView):
         Raises:
             PacelineError: for mistakes, before anything is computed where that is possible.
         """
-        train_dataloaders, datamodule = _as_datamodule(train_dataloaders, datamodule)
+        train_dataloaders, datamodule = as_datamodule(train_dataloaders, datamodule)
         adapter, data = self._prepare("fit", model, datamodule)
         if 0 in (self.max_epochs, self.given["max_steps"]):
             self.ours.log_line("nothing is trained: max_epochs or max_steps is 0")
@@ -139,14 +214,14 @@ class Trainer(TrainerView):
                 fix='fit(..., ckpt_path="last") with a larger max_epochs, or a new Trainer',
             )
         self._fitted = self.ours
-        with self._anomaly():
-            self.ours.fit(adapter, _combined(train_dataloaders), val_dataloaders, data, resume=resume)
+        with torch.autograd.set_detect_anomaly(self.given["detect_anomaly"] or torch.is_anomaly_enabled()):
+            self.ours.fit(adapter, combined(train_dataloaders), val_dataloaders, data, resume=resume)
 
     def validate(
         self,
         model: LightningModule | None = None,
         dataloaders: Any = None,
-        ckpt_path: Any = None,
+        ckpt_path: str | Path | None = None,
         verbose: bool = True,
         datamodule: Any = None,
         weights_only: bool | None = None,
@@ -158,7 +233,7 @@ class Trainer(TrainerView):
         self,
         model: LightningModule | None = None,
         dataloaders: Any = None,
-        ckpt_path: Any = None,
+        ckpt_path: str | Path | None = None,
         verbose: bool = True,
         datamodule: Any = None,
         weights_only: bool | None = None,
@@ -172,11 +247,11 @@ class Trainer(TrainerView):
         dataloaders: Any = None,
         datamodule: Any = None,
         return_predictions: bool | None = None,
-        ckpt_path: Any = None,
+        ckpt_path: str | Path | None = None,
         weights_only: bool | None = None,
     ) -> Any:
         """What ``predict_step`` returns for each batch, in the order of the data."""
-        dataloaders, datamodule = _as_datamodule(dataloaders, datamodule)
+        dataloaders, datamodule = as_datamodule(dataloaders, datamodule)
         adapter, data, weights = self._prepared("predict", model, datamodule, ckpt_path)
         keep = return_predictions is not False
         found = self.ours.predict(adapter, dataloaders, weights, keep=keep, datamodule=data)
@@ -214,7 +289,7 @@ class Trainer(TrainerView):
     def _evaluate(
         self, name: str, model: Any, dataloaders: Any, ckpt_path: Any, datamodule: Any
     ) -> list[dict[str, float]]:
-        dataloaders, datamodule = _as_datamodule(dataloaders, datamodule)
+        dataloaders, datamodule = as_datamodule(dataloaders, datamodule)
         adapter, data, weights = self._prepared(name, model, datamodule, ckpt_path)
         values = getattr(self.ours, name)(adapter, dataloaders, weights, datamodule=data)
         assert self.session is not None
@@ -255,7 +330,7 @@ class Trainer(TrainerView):
             raise TypeError(f"`model` must be a `LightningModule`, got `{type(model).__qualname__}`")
         check_module(model, self.callbacks, _BASES)
         self._called = TrainerFn(name)
-        configured = _as_list(model.configure_callbacks())
+        configured = as_list(model.configure_callbacks())
         if name == "fit" and [*map(id, self.callbacks)] != self._built_with:
             self._made_for = None
         if self.session is None or self._module is not model or self._made_for is None:
@@ -309,50 +384,8 @@ class Trainer(TrainerView):
         if bar != summary and not any(isinstance(one, (Progress, ModelSummary)) for one in callbacks):
             options["progress"] = False
             callbacks += [Progress()] if bar else [ModelSummary()] if not given["barebones"] else []
-        loggers: Any = True if self._usual_loggers else [one.ours(self) for one in self.loggers]
+        loggers: Any = [one.ours(self) for one in self.loggers]
         if given["logger"] is False or given["barebones"]:
             loggers = False
         options["checkpoint"] = False  # ModelCheckpoint is one of the callbacks
         return OurTrainer(callbacks=callbacks, loggers=loggers, **options)
-
-    @contextmanager
-    def _anomaly(self) -> Iterator[None]:
-        before = torch.is_anomaly_enabled()
-        torch.autograd.set_detect_anomaly(bool(self.given["detect_anomaly"]) or before)
-        try:
-            yield
-        finally:
-            torch.autograd.set_detect_anomaly(before)
-
-
-def _as_list(given: Any) -> list[Any]:
-    if given is None:
-        return []
-    return list(given) if isinstance(given, Sequence) else [given]
-
-
-def _as_datamodule(dataloaders: Any, datamodule: Any) -> tuple[Any, Any]:
-    return (
-        (None, dataloaders) if isinstance(dataloaders, LightningDataModule) else (dataloaders, datamodule)
-    )
-
-
-def _combined(loaders: Any) -> Any:
-    """Several training loaders as Lightning combines them: as long as the longest, shorter ones again.
-
-    Raises:
-        PacelineError: for loaders to be read one after the other.
-    """
-    if isinstance(loaders, OneAfterTheOther):
-        raise PacelineError(
-            'CombinedLoader(mode="sequential") is for evaluations',
-            fix='mode="max_size_cycle", "max_size" or "min_size" to train on; ConcatDataset of '
-            "torch.utils.data for one data set after the other",
-        )
-    several = isinstance(loaders, (list, tuple, dict)) and loaders
-    first = (
-        next(iter(loaders.values() if isinstance(loaders, dict) else loaders), None) if several else None
-    )
-    if several and hasattr(first, "dataset"):
-        return CombinedLoader(loaders)
-    return loaders

@@ -367,8 +367,8 @@ class TrainerView:
 
     @property
     def log_dir(self) -> str | None:
-        """The run folder."""
-        return None if self.ours.folder is None else str(self.ours.folder)
+        """Where loggers write: the version's folder of the first one; without any ``default_root_dir``."""
+        return self.logger.log_dir or self.logger.save_dir if self.loggers else self.default_root_dir
 
     @property
     def default_root_dir(self) -> str:

@@ -1,0 +1,40 @@
+"""Lightning's class paths in configuration files and arguments as ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from jsonargparse import get_loader, set_loader
+
+_LIGHTNING = re.compile(r"(?<![\w./])(?:pytorch_lightning|lightning\.pytorch)(?=\.[A-Za-z_])")
+_OURS = __package__.rpartition(".")[0]
+YAML = "yaml_of_lightning"
+"""The mode of parsers that read Lightning's names in YAML as ours."""
+
+
+def with_our_names(value: Any) -> Any:
+    """A text, or texts in nested lists and mappings, with our package in the place of Lightning's.
+
+    Example:
+        >>> with_our_names({"class_path": "lightning.pytorch.callbacks.EarlyStopping"})
+        {'class_path': 'paceline.compat.lightning.pytorch.callbacks.EarlyStopping'}
+    """
+    if isinstance(value, str):
+        return _LIGHTNING.sub(_OURS, value)
+    if isinstance(value, Mapping):
+        return {name: with_our_names(one) for name, one in value.items()}
+    return [with_our_names(one) for one in value] if isinstance(value, list) else value
+
+
+def register() -> None:
+    """Let ``parser_mode=YAML`` be known to ``jsonargparse``."""
+    read_yaml = get_loader("yaml")
+    set_loader(YAML, lambda text: read_yaml(with_our_names(text)), exceptions=_yaml_errors())
+
+
+def _yaml_errors() -> tuple[type[Exception], ...]:
+    import yaml
+
+    return (yaml.YAMLError,)

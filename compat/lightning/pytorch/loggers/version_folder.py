@@ -1,0 +1,88 @@
+"""``version_0``, ``version_1``, ...: the folders that loggers with files write to."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .....trainer.checkpoint.files.json_codec import is_plain
+from .logger import Logger
+
+_VERSION = re.compile(r"version_(\d+)")
+
+
+class FolderLogger(Logger):
+    """A logger that writes files, to ``<save_dir>/<name>/version_<number>``.
+
+    The folder is made when a stage begins. In it are ``hparams.yaml``, what the logger writes, and links to
+    ``checkpoints`` and to the run folder.
+
+    Args:
+        save_dir: Where; None: the trainer's ``default_root_dir``.
+        name: The folder of all versions; "" or None: they are in ``save_dir``.
+        version: A number, or the folder's own name; None: the next number.
+    """
+
+    made: Any
+    """The logger of ``paceline`` that does the work."""
+
+    def __init__(self, save_dir: Any = None, name: str | None = None, version: Any = None) -> None:
+        self._save_dir, self._name, self._version = save_dir, name or "", version
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def save_dir(self) -> str:
+        if self._save_dir is not None:
+            return str(self._save_dir)
+        return str(Path.cwd()) if self._run is None else str(self._run.default_root_dir)
+
+    @property
+    def root_dir(self) -> str:
+        return os.path.join(self.save_dir, self._name)
+
+    @property
+    def version(self) -> Any:
+        """The number of the folder, or its name; the next free number as long as there is none."""
+        if self._version is None:
+            root = Path(self.root_dir)
+            names = [one.name for one in root.iterdir()] if root.is_dir() else []
+            taken = [int(found[1]) for name in names if (found := _VERSION.fullmatch(name))]
+            self._version = max(taken, default=-1) + 1
+        return self._version
+
+    @property
+    def log_dir(self) -> str:
+        version = self.version
+        return os.path.join(self.root_dir, version if isinstance(version, str) else f"version_{version}")
+
+    def begin(self, trainer: Any) -> None:
+        """A stage begins: take rank 0's version on all ranks, and make its folder there.
+
+        Args:
+            trainer: The ``paceline.Trainer``.
+        """
+        self._version = trainer.ranks.broadcast(self.version)
+        self.made.folder = Path(self.log_dir)
+        if trainer.is_global_zero:
+            self.made.folder.mkdir(parents=True, exist_ok=True)
+
+    def link(self, trainer: Any, hparams: dict[str, Any]) -> None:
+        """The run has its folder: say in the version's folder where it is. On rank 0.
+
+        Args:
+            trainer: The ``paceline.Trainer``.
+            hparams: The module's hyperparameters.
+        """
+        folder = self.made.folder
+        for name, target in (("run", trainer.folder), ("checkpoints", trainer.folder / "checkpoints")):
+            if not (folder / name).exists() and not (folder / name).is_symlink():
+                (folder / name).symlink_to(os.path.relpath(target, folder), target_is_directory=True)
+        plain = {key: value for key, value in hparams.items() if is_plain(value)}
+        (folder / "hparams.yaml").write_text(yaml.safe_dump(plain, sort_keys=False), "utf-8")
