@@ -195,7 +195,9 @@ def test_lightning_code_as_it_is_and_native_end_with_the_same_weights(monkeypatc
     native = run(program("from-lightning", "native.py"), monkeypatch)
     assert kept["trainer"].global_step == native["trainer"].global_step == 60
     assert_same(weights(kept["module"]), weights(native["module"]))
-    assert Path(kept["best"].best_model_path).parent == Path("lightning_logs/net/1/checkpoints").resolve()
+    best = Path(kept["best"].best_model_path)
+    assert best.parent == Path("lightning_logs/version_0/checkpoints").resolve()
+    assert best.resolve().parent == Path("lightning_logs/net/1/checkpoints").resolve()
 
 
 def test_lightning_ends_with_the_same_weights(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from ....trainer.checkpoint.files import format as files
@@ -19,9 +20,14 @@ class SavedByHooks(dict[str, Any]):
         )
 
 
+def unlinked(path: Any) -> Any:
+    """The checkpoint that a path of ``ModelCheckpoint`` is a link to; any other path as it is."""
+    return os.path.realpath(path) if isinstance(path, (str, os.PathLike)) and os.path.islink(path) else path
+
+
 def saved_by_hooks(path: Any) -> SavedByHooks:
     """What the hooks added to the checkpoint at a path; empty for weights alone, and for others' files."""
-    folder = find_weights(path)
+    folder = find_weights(unlinked(path))
     if not files.is_checkpoint(folder):
         return SavedByHooks()
     state = read_state(folder, read_manifest(folder))
@@ -30,5 +36,5 @@ def saved_by_hooks(path: Any) -> SavedByHooks:
 
 def recorded_in(path: Any) -> dict[str, Any]:
     """The module's arguments in the checkpoint at a path; empty for others' files."""
-    folder = find_weights(path)
+    folder = find_weights(unlinked(path))
     return dict(hparams_of(folder, read_manifest(folder))) if files.is_checkpoint(folder) else {}

@@ -286,6 +286,94 @@ def two_checkpoints(at):
     return found, float(keeps.kth_value), keeps.state_key
 
 
+def files_of_checkpoints(at):
+    found = []
+    for number, options in enumerate(
+        (
+            {},
+            {"monitor": "v"},
+            {"monitor": "v", "save_top_k": 2},
+            {"monitor": "v", "save_top_k": -1, "filename": "{epoch:02d}-{v:.2f}"},
+            {"monitor": "v", "save_top_k": -1, "filename": "best", "mode": "max"},
+            {"filename": "e={epoch}-of-{step:05d}-{missing}", "auto_insert_metric_name": False},
+            {"monitor": "v", "save_last": True, "every_n_epochs": 2},
+            {"monitor": "v", "filename": "one", "enable_version_counter": False, "save_last": True},
+            {"every_n_train_steps": 3, "save_top_k": -1, "filename": "at-{step}"},
+            {"save_top_k": 0},
+            {"save_top_k": -1},
+            {"every_n_epochs": 3},
+        )
+    ):
+        folder = Path(f"kept-{number}")
+        keeps = at.callbacks.ModelCheckpoint(dirpath=folder, **options)
+        run = at.trainer(callbacks=[keeps], max_epochs=4)
+        run.fit(counting(at, [0.3, 0.1, 0.2, 0.4]), data(8), data(4))
+        names = sorted(one.name for one in folder.glob("*")) if folder.exists() else []
+        best_path = os.path.relpath(keeps.best_model_path) if keeps.best_model_path else ""
+        ranked = sorted(os.path.basename(path) for path in keeps.best_k_models)
+        last = os.path.basename(keeps.last_model_path) if "save_last" in options else None
+        found.append([names, best_path, ranked, last, os.path.relpath(keeps.dirpath)])
+        assert all(os.path.exists(folder / name) for name in names)
+    return found
+
+
+def files_of_a_second_run(at):
+    found = []
+    for _ in range(2):
+        keeps = at.callbacks.ModelCheckpoint(
+            dirpath="shared", filename="{epoch}", save_last=True, monitor="val_loss"
+        )
+        run = at.trainer(callbacks=[keeps], max_epochs=2)
+        run.fit(at.Net(), data(8), data(4))
+        found.append([os.path.basename(keeps.best_model_path), os.path.basename(keeps.last_model_path)])
+    return found, sorted(os.listdir("shared"))
+
+
+def files_that_a_resumed_run_keeps(at):
+    folder = Path("resumed")
+
+    def fit(epochs, path=None):
+        keeps = at.callbacks.ModelCheckpoint(
+            dirpath=folder, filename="{epoch}-{v}", monitor="v", save_top_k=2, save_last=True
+        )
+        run = at.trainer(callbacks=[keeps], max_epochs=epochs)
+        run.fit(counting(at, [0.3, 0.2, 0.1, 0.4]), data(8), data(4), ckpt_path=path)
+        names = sorted(one.name for one in folder.glob("*"))
+        return names, os.path.basename(keeps.best_model_path), os.path.basename(keeps.last_model_path)
+
+    return fit(2), fit(4, "last")
+
+
+def folders_of_loggers(at):
+    loggers = import_module(at.L.__name__ + ".pytorch.loggers")
+    root, found = Path("of-loggers").resolve(), []
+
+    def look(run):
+        log_dir = os.path.relpath(run.log_dir)
+        own = [os.path.relpath(one.log_dir) for one in run.loggers]
+        versions = [one.version for one in run.loggers]
+        names = [one.name for one in run.loggers]
+        exist = [os.path.isdir(one.log_dir) for one in run.loggers]
+        kept = run.checkpoint_callback and os.path.relpath(run.checkpoint_callback.dirpath)
+        found.append([log_dir, own, versions, names, exist, kept])
+
+    for options in (
+        {"logger": True, "default_root_dir": str(root)},
+        {"logger": True, "default_root_dir": str(root)},
+        {"logger": loggers.CSVLogger(str(root), name="mine", version=3)},
+        {"logger": loggers.CSVLogger(str(root), name="mine")},
+        {"logger": loggers.CSVLogger(str(root), name="")},
+        {"logger": loggers.TensorBoardLogger(str(root), name="mine", version="named", sub_dir="deep")},
+        {"logger": [loggers.TensorBoardLogger(str(root), "two"), loggers.CSVLogger(str(root), "two")]},
+        {"logger": False, "default_root_dir": str(root / "none")},
+    ):
+        keeps = at.callbacks.ModelCheckpoint()
+        run = at.trainer(**{"callbacks": [keeps], "max_epochs": 1} | options)
+        run.fit(at.Net(), data(8))
+        look(run)
+    return found
+
+
 def early_stopping(at):
     found = []
     nan = float("nan")

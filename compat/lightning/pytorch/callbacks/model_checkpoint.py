@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from ..... import callbacks as ours
 from .....durations import StepPosition
 from ...translation.monitor import NamedMonitor, named_monitor, state_name
 from .callback import Callback
+from .checkpoint_files import CheckpointFiles
 from .overrides import refuse_overrides
 
 
@@ -22,22 +24,61 @@ class _Saving(NamedMonitor, ours.Checkpoint):
     """Ours, which judges by Lightning's name for a value when Lightning does, and reports what is saved.
 
     Attributes:
+        begin: Called when a fit begins.
         report: Gets the path of each checkpoint.
+        files: Lightning's names for them.
+        by_epochs: Save after every so many epochs; None: after steps or seconds.
         after_steps: Judge after every so many optimizer steps; None: at the end of epochs.
         after_epochs: Of which it is each so many.
         at_epoch_end: Judge at the end of an epoch; False: after validations; None: as the value says.
         score: The last value that was among the best; None before the first.
     """
 
+    begin: Callable[[], None]
     report: Callable[[Path], None]
+    files: CheckpointFiles
+    by_epochs: int | None = None
+    _at_end = False
     after_steps: int | None = None
     after_epochs = 1
     _waits_for_validation = False
     at_epoch_end: bool | None = None
     score: float | None = None
 
+    def on_setup(self, trainer: Any, stage: str) -> None:
+        super().on_setup(trainer, stage)
+        if stage == "fit":
+            self.begin()
+
+    def on_fit_start(self, trainer: Any) -> None:
+        super().on_fit_start(trainer)
+        self._at_end = False
+        self.keep = self.keep and 1
+        self.files.forget_others((*self._kept.saved, *(name for name, _ in self._kept.ranked)))
+
+    def on_fit_end(self, trainer: Any) -> None:
+        self._at_end = True
+        self.keep = self.keep and 2  # beside the newest of Lightning's
+        super().on_fit_end(trainer)
+
+    def _save(self, trainer: Any) -> None:
+        ended = not trainer.counters.samples_in_epoch and trainer.global_step > 0
+        epoch = trainer.epoch - ended
+        # At the end of a fit ours writes one that Lightning writes at the end of an epoch only.
+        if not self._at_end or (self.by_epochs and not (epoch + 1) % self.by_epochs):
+            self.files.name(trainer.ranks, self._name_at(trainer), epoch)
+        super()._save(trainer)
+
     def after_save(self, path: Path) -> None:
         self.report(path)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"files": self.files.state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if "files" in state:  # earlier versions had none
+            self.files.restore(state["files"])
 
     def after_step(self, trainer: Any) -> None:
         """An optimizer step of those in which a value is judged is over."""
@@ -87,6 +128,7 @@ class _Saving(NamedMonitor, ours.Checkpoint):
         super()._judge(noting)  # type: ignore[arg-type]
         if self._kept.ranked != before:
             self.score = noting.value
+            self.files.name(trainer.ranks, self._name_at(trainer), self._run.current_epoch)
         return True
 
 
@@ -96,29 +138,32 @@ _ALL = 10**9
 
 
 class ModelCheckpoint(Callback):
-    """Writes checkpoints. They are folders, in ``checkpoints/`` of the run folder.
+    """Writes checkpoints.
+
+    They are folders, in ``checkpoints/`` of the run folder. Lightning's paths are links to those that
+    Lightning would keep.
 
     Args:
-        dirpath: Accepted: the run folder has the checkpoints; ``best_model_path`` says where.
-        filename: Accepted: checkpoints are called by their step, ``step-00000100``.
+        dirpath: Where the links are; None: ``checkpoints/`` of ``trainer.log_dir``.
+        filename: Their names, ``"{epoch}-{step}"`` unless given: ``"{epoch:02d}-{val_loss:.2f}"``.
         monitor: Keep the best by this value.
         verbose: Accepted.
-        save_last: Accepted: the latest checkpoint is always kept, to resume from.
+        save_last: Whether ``last.ckpt`` is a link to the newest one, which is always kept, to resume from.
         save_top_k: So many of the best; -1 keeps all, 0 writes none.
         save_on_exception: Save the last step when an error ends the run, where that is possible.
         save_weights_only: Write the weights alone.
         mode: ``"min"`` or ``"max"``.
-        auto_insert_metric_name: Accepted.
+        auto_insert_metric_name: Whether values in a name have their names before them.
         every_n_train_steps: Save every so many optimizer steps.
         train_time_interval: Save after so much time.
         every_n_epochs: Save every so many epochs; 1 unless another is given.
         save_on_train_epoch_end: Judge at the end of an epoch; False: after each validation; None: as
             Lightning does. What is written is written when all of a step is over.
-        enable_version_counter: Accepted: no file is ever overwritten.
+        enable_version_counter: Whether a name that is taken gets ``-v1``; else its link is replaced.
     """
 
     CHECKPOINT_NAME_LAST = "last"
-    FILE_EXTENSION = ""
+    FILE_EXTENSION = ".ckpt"
 
     def __init__(
         self,
@@ -152,7 +197,17 @@ class ModelCheckpoint(Callback):
                 fix="two ModelCheckpoint callbacks",
             )
         self.monitor, self.mode, self.save_top_k = monitor, mode, save_top_k
-        self.dirpath, self.filename, self.save_last = dirpath, filename, save_last
+        self._has_dirpath = dirpath is not None
+        is_local = self._has_dirpath and "://" not in str(dirpath)
+        self.dirpath = os.path.realpath(os.path.expanduser(dirpath)) if is_local else dirpath
+        self.filename, self.save_last = filename, save_last
+        self._files = CheckpointFiles(
+            filename,
+            auto_insert_metric_name,
+            enable_version_counter,
+            self.CHECKPOINT_NAME_LAST if save_last else None,
+            self._values,
+        )
         self.every = train_time_interval or every_n_train_steps or f"{every_n_epochs or 1}ep"
         self._interval = train_time_interval
         self._rhythm = every_n_train_steps or None, every_n_epochs or 1
@@ -199,20 +254,34 @@ class ModelCheckpoint(Callback):
             save_on_exception=self.save_on_exception,
             name=state_name("ModelCheckpoint", self.monitor, self.every),
         )
-        self._made.report = self._report
-        if self.dirpath is not None or self.filename is not None:
-            trainer.explain(
-                "ModelCheckpoint(dirpath=, filename=): checkpoints are in checkpoints/ of the run folder, "
-                "named by their step; best_model_path says where"
-            )
+        self._made.begin, self._made.report, self._made.files = self._begin, self._report, self._files
+        self._made.by_epochs = None if self._rhythm[0] or self._interval else self._rhythm[1]
         if self.monitor is None:
             return [self._made]
         self._made.after_steps, self._made.after_epochs = self._rhythm
         self._made.at_epoch_end = self._save_on_train_epoch_end
         return [named_monitor(self._made, self.monitor, trainer)]
 
+    def _begin(self) -> None:
+        """A fit begins: settle where the links are."""
+        if not self._has_dirpath:
+            self.dirpath = _directory(self._run)
+        self._files.directory = None if "://" in self.dirpath else self.dirpath
+
+    def _values(self) -> dict[str, Any]:
+        """What names of files are made of."""
+        return {**self._run.callback_metrics, "step": self._run.global_step}
+
     def _report(self, path: Path) -> None:
-        """Tell the loggers of a checkpoint, once: the one at the end of a fit may be there already."""
+        """Link a checkpoint, and tell the loggers of it once: that of a fit's end may be there already."""
+        if self._run.is_global_zero:
+            ranked = self._made._kept.ranked
+            names = [name for name, _ in ranked] if self.monitor else self._saved
+            few = self.monitor is None and self.save_top_k > 0
+            try:
+                self._files.update(path.parent, names[-1:] if few else names, path.name)
+            except OSError as error:  # a file system without links
+                self._run.ours.log_line(f"warning: {path.name} has no link under Lightning's name: {error}")
         if path != self._reported and self._run.is_global_zero:
             self._reported = path
             for logger in self._run.loggers:
@@ -225,17 +294,25 @@ class ModelCheckpoint(Callback):
         folder = None if self._run is None else self._run.ours.folder
         return None if folder is None else Path(folder) / "checkpoints"
 
+    @property
+    def _saved(self) -> list[str]:
+        """Those that Lightning would have written too, the newest last."""
+        return [name for name in self._made._kept.saved if name in self._files.paths]
+
     def _path(self, name: str | None) -> str:
-        return "" if name is None or self._folder is None else str(self._folder / name)
+        if name is None or self._folder is None:
+            return ""
+        linked = self._files.paths.get(name, "")
+        return linked if os.path.islink(linked) else str(self._folder / name)
 
     @property
     def best_model_path(self) -> str:
         """The best checkpoint; the latest where no value is monitored; "" before the first."""
         if self._made is None:
             return ""
-        if self.monitor is None:
-            return self.last_model_path
-        return self._path(self._made._kept.best)
+        if self.monitor is not None:
+            return self._path(self._made._kept.best)
+        return self._path(next(reversed(self._saved or self._made._kept.saved), None))
 
     @property
     def best_model_score(self) -> Tensor | None:
@@ -256,7 +333,9 @@ class ModelCheckpoint(Callback):
 
     @property
     def last_model_path(self) -> str:
-        """The newest checkpoint; "" before the first."""
+        """The newest checkpoint, ``last.ckpt`` with ``save_last``; "" before the first."""
+        if os.path.islink(self._files.last_path):
+            return self._files.last_path
         saved = () if self._made is None else self._made._kept.saved
         return self._path(saved[-1] if saved else None)
 
@@ -270,3 +349,12 @@ class ModelCheckpoint(Callback):
     def kth_best_model_path(self) -> str:
         """The last of the best ones."""
         return next(reversed(self.best_k_models), "")
+
+
+def _directory(trainer: Any) -> str:
+    """Where links are that no ``dirpath`` is given for: with the files of the first logger."""
+    logger = trainer.logger
+    if logger is None or logger.version is None:
+        return os.path.join(trainer.default_root_dir, "checkpoints")
+    version = logger.version if isinstance(logger.version, str) else f"version_{logger.version}"
+    return os.path.join(logger.save_dir, str(logger.name), version, "checkpoints")

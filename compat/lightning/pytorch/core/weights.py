@@ -11,7 +11,7 @@ from torch import nn
 from ..... import PacelineError
 from .....trainer.checkpoint.weights import build_from_checkpoint
 from ...translation.configured import instantiate_module
-from ...translation.saved import recorded_in, saved_by_hooks
+from ...translation.saved import recorded_in, saved_by_hooks, unlinked
 
 T = TypeVar("T", bound=nn.Module)
 
@@ -62,6 +62,7 @@ class Weights(nn.Module):
 
             kwargs = (yaml.safe_load(Path(hparams_file).read_text()) or {}) | kwargs
         strict = getattr(cls, "strict_loading", True) if strict is None else strict
+        checkpoint_path = unlinked(checkpoint_path)
         configured = "_instantiator" in recorded_in(checkpoint_path)
         build = instantiate_module if configured else None
         module = build_from_checkpoint(cls, checkpoint_path, kwargs, strict, build)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ _VERSION = re.compile(r"version_(\d+)")
 class FolderLogger(Logger):
     """A logger that writes files, to ``<save_dir>/<name>/version_<number>``.
 
-    The folder is made when a stage begins. In it are ``hparams.yaml``, what the logger writes, and links to
-    ``checkpoints`` and to the run folder.
+    The folder is made when a stage begins. In it are ``hparams.yaml``, what the logger writes, and ``run``,
+    a link to the run folder.
 
     Args:
         save_dir: Where; None: the trainer's ``default_root_dir``.
@@ -81,8 +82,7 @@ class FolderLogger(Logger):
             hparams: The module's hyperparameters.
         """
         folder = self.made.folder
-        for name, target in (("run", trainer.folder), ("checkpoints", trainer.folder / "checkpoints")):
-            if not (folder / name).exists() and not (folder / name).is_symlink():
-                (folder / name).symlink_to(os.path.relpath(target, folder), target_is_directory=True)
+        with suppress(OSError):  # it is there, or the file system has no links
+            (folder / "run").symlink_to(os.path.relpath(trainer.folder, folder), target_is_directory=True)
         plain = {key: value for key, value in hparams.items() if is_plain(value)}
         (folder / "hparams.yaml").write_text(yaml.safe_dump(plain, sort_keys=False), "utf-8")

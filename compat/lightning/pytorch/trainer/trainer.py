@@ -20,6 +20,7 @@ from ...translation.adapter import adapt
 from ...translation.data import DataAdapter
 from ...translation.hooks import CallbackHooks, ModuleHooks, overrides
 from ...translation.run_hooks import ClosingHooks, OpeningHooks
+from ...translation.saved import unlinked
 from ...translation.session import Session
 from ..callbacks import Callback, ModelCheckpoint
 from ..core import LightningDataModule, LightningModule
@@ -207,7 +208,7 @@ class Trainer(TrainerView):
         if 0 in (self.max_epochs, self.given["max_steps"]):
             self.ours.log_line("nothing is trained: max_epochs or max_steps is 0")
             return
-        resume = "auto" if ckpt_path == "last" else ckpt_path
+        resume = "auto" if ckpt_path == "last" else unlinked(ckpt_path)
         if self._fitted is self.ours and resume is None:
             raise PacelineError(
                 "this Trainer has trained already, and Lightning would continue where it ended",
@@ -297,7 +298,7 @@ class Trainer(TrainerView):
 
     def _prepared(self, name: str, model: Any, datamodule: Any, ckpt_path: Any) -> tuple[Any, Any, Any]:
         """The adapter, the data and which weights: without a model the best ones of the last fit."""
-        weights = ckpt_path
+        weights = unlinked(ckpt_path)
         if ckpt_path in ("best", "last") or (model is None and ckpt_path is None and self._saves):
             run = self.ours.run
             weights = run.latest if ckpt_path == "last" else run.best or run.latest
