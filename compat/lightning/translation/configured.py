@@ -55,7 +55,8 @@ def instantiate_module(class_type: type, config: dict[str, Any]) -> Any:
 
     arguments = dict(config)
     class_path = arguments.pop("_class_path", None)
-    arguments.pop("_instantiator", None)
+    for name in ("_instantiator", "_saved"):
+        arguments.pop(name, None)
     parser = ArgumentParser(exit_on_error=False)
     if class_path is None:
         parser.add_class_arguments(class_type, "module", fail_untyped=False)

@@ -72,7 +72,8 @@ class HyperparametersMixin(Recorded):
     def recorded_arguments(self) -> dict[str, Any]:
         """The constructor's arguments that a checkpoint records, as ``hparams`` has them now."""
         kept = self._paceline_arguments.items()
-        return {n: self.hparams.get(n, value) for n, value in kept if n not in self._paceline_left_out}
+        found = {n: self.hparams.get(n, value) for n, value in kept if n not in self._paceline_left_out}
+        return found | ({"_saved": sorted(self.hparams)} if self._paceline_given else {})
 
     @property
     def hparams_initial(self) -> HParams:

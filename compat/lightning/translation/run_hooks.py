@@ -61,8 +61,9 @@ class OpeningHooks(Callback):
             session.rule.check(session.batches_per_epoch, session.accumulate)
         session.say()
         if trainer.folder is not None and trainer.is_global_zero:
+            hparams = {**getattr(session.datamodule, "hparams", {}), **session.module.hparams}
             for logger in session.trainer.loggers:
-                logger.link(trainer, session.module.hparams)
+                logger.link(trainer, hparams)
         if trainer.world_size == 1:
             session.adapter.unfreeze_others()
         session.hooks.call("on_fit_start")

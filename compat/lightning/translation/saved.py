@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ....trainer.checkpoint import external_weights
 from ....trainer.checkpoint.files import format as files
 from ....trainer.checkpoint.files.reading import hparams_of, read_manifest, read_state
 from ....trainer.checkpoint.weights import find_weights
@@ -38,3 +39,15 @@ def recorded_in(path: Any) -> dict[str, Any]:
     """The module's arguments in the checkpoint at a path; empty for others' files."""
     folder = find_weights(unlinked(path))
     return dict(hparams_of(folder, read_manifest(folder))) if files.is_checkpoint(folder) else {}
+
+
+def hyperparameters_in(path: Any) -> dict[str, Any]:
+    """What a module of LightningCLI, or of Lightning, kept by ``save_hyperparameters`` in a checkpoint."""
+    folder = find_weights(unlinked(path))
+    if not files.is_checkpoint(folder):
+        found = dict(external_weights.read(folder).hparams)
+    else:
+        recorded = recorded_in(folder)
+        found = {name: recorded[name] for name in recorded.get("_saved", ()) if name in recorded}
+    found.pop("_instantiator", None)
+    return found

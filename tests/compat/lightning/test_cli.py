@@ -20,6 +20,8 @@ from paceline.strategies import DDP
 from .small import Net, data
 
 pytest.importorskip("jsonargparse")
+from jsonargparse import Namespace
+
 from paceline.compat.lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from paceline.compat.lightning.pytorch.cli import (
     LightningArgumentParser,
@@ -186,6 +188,48 @@ def test_wrong_arguments_end_with_a_line(args, words, capsys):
     assert all(word in printed for word in words), printed
 
 
+def test_class_paths_of_lightning_in_defaults_and_variables(monkeypatch):
+    csv = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "logs"}}
+
+    class Defaults(LightningCLI):
+        def add_arguments_to_parser(self, parser):
+            parser.set_defaults({"trainer.callbacks": {"class_path": "lightning.pytorch.callbacks.Timer"}})
+
+    cli = Defaults(Wide, Points, run=False, args=[], trainer_defaults=QUIET | {"logger": csv})
+    assert type(cli.trainer.logger).__module__.startswith(OURS)
+    assert type(cli.trainer.callbacks[0]).__name__ == "Timer"
+    monkeypatch.setenv("PL_TRAINER__LOGGER", "lightning.pytorch.loggers.CSVLogger")
+    cli = LightningCLI(Wide, Points, run=False, args=[], parser_kwargs={"default_env": True})
+    assert type(cli.trainer.logger).__name__ == "CSVLogger"
+    cli = LightningCLI(Wide, Points, run=False, args=Namespace(trainer=Namespace(logger=csv)))
+    assert cli.trainer.logger.save_dir == "logs"
+
+
+SAVED = """
+trainer:
+  logger:
+  - class_path: lightning.pytorch.loggers.TensorBoardLogger
+    init_args: {save_dir: logs, name: a, version: null, log_graph: false, default_hp_metric: true,
+      prefix: '', sub_dir: null, comment: '', purge_step: null,
+      max_queue: 10, flush_secs: 120, filename_suffix: ''}
+  - class_path: lightning.pytorch.loggers.WandbLogger
+    init_args: {name: null, save_dir: ., version: null, offline: true, dir: null, id: null, anonymous: null,
+      project: p, log_model: false, experiment: null, prefix: '', checkpoint_name: null, entity: null,
+      group: g, job_type: null, mode: null, notes: null, config: null, resume: null, save_code: null,
+      reinit: null, tags: null, settings: null}
+  strategy:
+    class_path: lightning.pytorch.strategies.DDPStrategy
+    init_args: {accelerator: null, parallel_devices: null, cluster_environment: null, checkpoint_io: null,
+      precision_plugin: null, process_group_backend: null, timeout: '0:30:00', start_method: popen}
+"""
+
+
+def test_a_configuration_that_lightning_saved_has_every_argument():
+    Path("saved.yaml").write_text(SAVED)
+    cli = made("--config=saved.yaml")
+    assert [type(one).__name__ for one in cli.trainer.loggers] == ["TensorBoardLogger", "WandbLogger"]
+
+
 # -- what a program adds ---------------------------------------------------------------------------
 
 
@@ -264,6 +308,43 @@ def test_functions_make_module_and_trainer():
     assert (cli.model.hparams.width, cli.trainer.max_epochs) == (4, 3)
 
 
+def test_methods_that_programs_override_by_lightnings_names_are_called():
+    called = []
+
+    class Mine(LightningCLI):
+        def _parse_ckpt_path(self):
+            called.append("_parse_ckpt_path")
+
+        def _set_seed(self):
+            called.append("_set_seed")
+            super()._set_seed()
+
+        def _add_configure_optimizers_method_to_model(self, subcommand):
+            called.append(f"_add_configure_optimizers_method_to_model {subcommand}")
+            super()._add_configure_optimizers_method_to_model(subcommand)
+
+        def _prepare_subcommand_parser(self, klass, subcommand, **kwargs):
+            called.append(subcommand)
+            return super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+
+        def _instantiate_trainer(self, config, callbacks):
+            called.append(f"_instantiate_trainer {config['max_epochs']} {len(callbacks)}")
+            return super()._instantiate_trainer(config, callbacks)
+
+        def _prepare_subcommand_kwargs(self, subcommand):
+            called.append(f"_prepare_subcommand_kwargs {subcommand}")
+            return super()._prepare_subcommand_kwargs(subcommand)
+
+    ran("fit", "--trainer.fast_dev_run=true", cls=Mine)
+    assert called == [
+        *("fit", "validate", "test", "predict"),
+        *("_parse_ckpt_path", "_set_seed"),
+        "_add_configure_optimizers_method_to_model fit",
+        "_instantiate_trainer 1 0",
+        "_prepare_subcommand_kwargs fit",
+    ]
+
+
 @pytest.mark.parametrize(("given", "expected"), [("5", 5), ("false", None), ("true", 0)])
 def test_seeds(given, expected, monkeypatch):
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
@@ -291,7 +372,7 @@ def lambda_model() -> Wide:
 
 def test_an_optimizer_and_a_schedule_of_the_command_line():
     schedule = ["--lr_scheduler=StepLR", "--lr_scheduler.step_size=2"]
-    with pytest.warns(UserWarning, match="Wide.configure_optimizers is not used: --optimizer was given"):
+    with pytest.warns(UserWarning, match="Wide.configure_optimizers is not used: optimizer of the"):
         cli = made("--optimizer=Adam", "--optimizer.lr=0.5", *schedule)
     (optimizer,), (schedule,) = cli.model.configure_optimizers()
     assert (type(optimizer).__name__, optimizer.defaults["lr"]) == ("Adam", 0.5)
@@ -424,6 +505,56 @@ def test_what_a_checkpoint_was_built_with_counts_for_what_was_not_given():
     best = ran("fit", "--model.width=3", "--model.lr=0.5").trainer.checkpoint_callback.best_model_path
     cli = ran("validate", f"--ckpt_path={best}")
     assert (cli.model.hparams.width, cli.model.hparams.lr) == (3, 0.5)
+
+
+class Unsaved(Net):
+    def __init__(self, lr: float = 0.1, width: int = 2):
+        super().__init__(lr)
+        self.lr = lr
+
+
+class PartlySaved(Unsaved):
+    def __init__(self, lr: float = 0.1, width: int = 2):
+        super().__init__(lr)
+        self.save_hyperparameters("width")
+
+
+@pytest.mark.parametrize("model", [Unsaved, PartlySaved])
+def test_what_a_module_did_not_save_is_as_given(model):
+    best = ran("fit", "--model.lr=0.5", model=model).trainer.checkpoint_callback.best_model_path
+    assert ran("validate", "--model.lr=0.25", f"--ckpt_path={best}", model=model).model.lr == 0.25
+    assert model.load_from_checkpoint(best).lr == 0.5
+
+
+def test_hyperparameters_are_kept_beside_the_logs():
+    class Logs(SaveConfigCallback):
+        def save_config(self, trainer, pl_module, stage):
+            trainer.logger.log_hyperparams({"config": "all of it"})
+
+    class Saving(Points):
+        def __init__(self, size: int = 12):
+            super().__init__(size)
+            self.save_hyperparameters()
+
+    args = ["fit", "--model.width=3", "--data.size=16"]
+    cli = LightningCLI(Wide, Saving, Logs, trainer_defaults=QUIET, args=args)
+    kept = yaml.safe_load(Path(cli.trainer.log_dir, "hparams.yaml").read_text())
+    assert (kept["config"], kept["width"], kept["size"]) == ("all of it", 3, 16)
+
+
+class Without(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch[0]).mean()
+
+
+def test_a_module_without_an_optimizer_is_answered_with_both_ways():
+    with pytest.raises(PacelineError, match=r"Without has no configure_optimizers(.|\n)*--optimizer=Adam"):
+        ran("fit", model=Without)
+    ran("fit", "--optimizer=Adam", model=Without)
 
 
 def test_a_module_with_parts_is_built_from_its_checkpoint():

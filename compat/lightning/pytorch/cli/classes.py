@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
+from jsonargparse import Namespace
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+
+from .names import with_our_names
 
 
 class ReduceLROnPlateau(torch.optim.lr_scheduler.ReduceLROnPlateau):
@@ -46,7 +49,7 @@ def instantiate_class(args: Any, init: dict[str, Any]) -> Any:
         >>> instantiate_class(4, {"class_path": "torch.nn.Linear", "init_args": {"out_features": 2}})
         Linear(in_features=4, out_features=2, bias=True)
     """
-    module, _, name = init["class_path"].rpartition(".")
+    module, _, name = with_our_names(init["class_path"]).rpartition(".")
     made = getattr(import_module(module), name)
     return made(*(args if isinstance(args, tuple) else (args,)), **(init.get("init_args") or {}))
 
@@ -54,3 +57,24 @@ def instantiate_class(args: Any, init: dict[str, Any]) -> Any:
 def class_path_of(cls: type) -> str:
     """The path that ``instantiate_class`` finds a class by."""
     return f"{cls.__module__}.{cls.__name__}"
+
+
+def adding_class(kind: type) -> Callable[[Any], dict[str, Any]]:
+    """A function that puts the path of a class beside its arguments."""
+
+    def with_class(arguments: Any) -> dict[str, Any]:
+        given = arguments.as_dict() if isinstance(arguments, Namespace) else dict(arguments or {})
+        return {"class_path": class_path_of(kind), "init_args": given}
+
+    return with_class
+
+
+def made_by(maker: Any, base: type) -> type:
+    """The class of what a class or a function makes; ``base`` where a function does not say."""
+    if maker is None or isinstance(maker, type):
+        return maker or base
+    try:
+        found = get_type_hints(maker).get("return")
+    except NameError:  # of a class that is known where the function was written
+        found = None
+    return found if isinstance(found, type) else base

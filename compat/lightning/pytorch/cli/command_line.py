@@ -6,9 +6,10 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import MethodType
-from typing import Any, get_type_hints
+from typing import Any
 
 import yaml
 from jsonargparse import ActionConfigFile, Namespace, class_from_function
@@ -17,10 +18,10 @@ from torch.optim import Optimizer
 from ..... import PacelineError, __version__
 from ...translation.configured import recording
 from ...translation.hooks import overrides
-from ...translation.saved import recorded_in
+from ...translation.saved import hyperparameters_in
 from ..core import LightningDataModule, LightningModule
 from ..trainer import Trainer, seed_everything
-from .classes import ReduceLROnPlateau, class_path_of, instantiate_class
+from .classes import ReduceLROnPlateau, adding_class, instantiate_class, made_by
 from .parser import AUTOMATIC, LightningArgumentParser
 from .save_config import SaveConfigCallback
 
@@ -108,8 +109,8 @@ class LightningCLI:
         self.parser_kwargs, self.parser_class = parser_kwargs or {}, parser_class
         self.auto_configure_optimizers = auto_configure_optimizers
         self.load_from_checkpoint_support = load_from_checkpoint_support
-        self._parsers: dict[str, LightningArgumentParser] = {}
-        self._method_arguments: dict[str, list[str]] = {}
+        self._subcommand_parsers: dict[str, LightningArgumentParser] = {}
+        self._subcommand_method_arguments: dict[str, list[str]] = {}
 
         commands = self.subcommands()
         main = {name: value for name, value in self.parser_kwargs.items() if name not in commands}
@@ -117,13 +118,13 @@ class LightningCLI:
         self.setup_parser(run, main, of_commands)
         self.parse_arguments(self.parser, args)
         self.subcommand: str | None = self.config["subcommand"] if run else None
-        self._read_checkpoint()
-        self._seed()
+        self._parse_ckpt_path()
+        self._set_seed()
         self.before_instantiate_classes()
         self.instantiate_classes()
         self.after_instantiate_classes()
         if self.subcommand is not None:
-            self._run(self.subcommand)
+            self._run_subcommand(self.subcommand)
 
     # -- what can be given ---------------------------------------------------------------------
 
@@ -148,25 +149,33 @@ class LightningCLI:
         if not add_subcommands:
             self._add_arguments(self.parser)
             return
-        given = self.trainer_class
-        trainer: Any = given if isinstance(given, type) else class_from_function(given)
+        made = self.trainer_class
+        trainer: Any = made if isinstance(made, type) else class_from_function(made)
         commands = self.parser.add_subcommands()
-        for name, skipped in self.subcommands().items():
+        for name in self.subcommands():
             about = (inspect.getdoc(getattr(trainer, name)) or "").partition("\n")[0]
-            parser = self.init_parser(**({"description": about} | subparser_kwargs.get(name, {})))
-            self._add_arguments(parser)
-            self._method_arguments[name] = parser.add_method_arguments(trainer, name, skip=set(skipped))
-            self._parsers[name] = parser
-            commands.add_subcommand(name, parser, help=about)
+            given = {"description": about} | subparser_kwargs.get(name, {})
+            self._subcommand_parsers[name] = self._prepare_subcommand_parser(trainer, name, **given)
+            commands.add_subcommand(name, self._subcommand_parsers[name], help=about)
+
+    def _prepare_subcommand_parser(
+        self, klass: type, subcommand: str, **kwargs: Any
+    ) -> LightningArgumentParser:
+        parser = self.init_parser(**kwargs)
+        self._add_arguments(parser)
+        skipped = set(self.subcommands()[subcommand])
+        added = parser.add_method_arguments(klass, subcommand, skip=skipped)
+        self._subcommand_method_arguments[subcommand] = added
+        return parser
 
     def _add_arguments(self, parser: LightningArgumentParser) -> None:
         self.add_default_arguments_to_parser(parser)
         self.add_core_arguments_to_parser(parser)
         self.add_arguments_to_parser(parser)
         if self.auto_configure_optimizers:
-            if not parser.optimizers:
+            if not parser._optimizers:
                 parser.add_optimizer_args()
-            if not parser.lr_schedulers:
+            if not parser._lr_schedulers:
                 parser.add_lr_scheduler_args()
         self.link_optimizers_and_lr_schedulers(parser)
 
@@ -200,13 +209,13 @@ class LightningCLI:
     @staticmethod
     def link_optimizers_and_lr_schedulers(parser: LightningArgumentParser) -> None:
         """Link optimizers and schedules to the arguments that they were added for."""
-        for key, (kind, target) in (parser.optimizers | parser.lr_schedulers).items():
+        for key, (kind, target) in (parser._optimizers | parser._lr_schedulers).items():
             if target == AUTOMATIC:
                 continue
             if isinstance(kind, tuple):
                 parser.link_arguments(key, target)
             else:
-                parser.link_arguments(key, target, compute_fn=_adding_class(kind))
+                parser.link_arguments(key, target, compute_fn=adding_class(kind))
 
     # -- what was given ------------------------------------------------------------------------
 
@@ -220,13 +229,12 @@ class LightningCLI:
         structured = isinstance(args, (dict, Namespace))
         self.config = parser.parse_object(args) if structured else parser.parse_args(args)
 
-    def _read_checkpoint(self) -> None:
-        """What the module of ``--ckpt_path`` was built with counts, but for what was given too."""
+    def _parse_ckpt_path(self) -> None:
+        """What the module of ``--ckpt_path`` kept by ``save_hyperparameters`` replaces what was given."""
         path = self._get(self.config, "ckpt_path") if self.subcommand else None
         if path is None or not Path(path).exists():
             return
-        found = recorded_in(path)
-        found.pop("_instantiator", None)
+        found = hyperparameters_in(path)
         if not found:
             return
         if "_class_path" in found:
@@ -237,15 +245,15 @@ class LightningCLI:
             sys.stderr.write(f"{path} was written by a module with other arguments\n")
             raise
 
-    def _seed(self) -> None:
+    def _set_seed(self) -> None:
         seed = self._get(self.config, "seed_everything")
         if seed is not False:
             chosen = seed_everything(None if seed is True else seed, workers=True)
             self.config.get(str(self.subcommand), self.config)["seed_everything"] = chosen
 
-    @property
+    @cached_property
     def config_dump(self) -> dict[str, Any]:
-        """The configuration as plain data, links included."""
+        """The configuration as plain data, links included, as it is when modules are made."""
         dumped = self.parser.dump(self.config, skip_link_targets=False, skip_unset=False, format="yaml")
         found: dict[str, Any] = yaml.safe_load(dumped)
         return found if self.subcommand is None else found[self.subcommand]
@@ -259,25 +267,21 @@ class LightningCLI:
         """Make module, data module and trainer."""
         recorders = []
         if self.load_from_checkpoint_support:
-            recorders = [
-                (recording("model", self._dumped), _made_by(self.model_class, LightningModule), True),
-                (
-                    recording("data", self._dumped),
-                    _made_by(self.datamodule_class, LightningDataModule),
-                    True,
-                ),
-            ]
+            for key, maker, base, named in (
+                ("model", self.model_class, LightningModule, self.subclass_mode_model),
+                ("data", self.datamodule_class, LightningDataModule, self.subclass_mode_data),
+            ):
+                made_by_function = maker is not None and not isinstance(maker, type)
+                record = recording(key, lambda: self.config_dump)
+                recorders.append((record, made_by(maker, base), named or made_by_function))
         self.config_init = self.parser.instantiate(self.config, instantiators=recorders)
         self.datamodule = self._get(self.config_init, "data")
         self.model = self._get(self.config_init, "model")
-        self._take_optimizers()
+        self._add_configure_optimizers_method_to_model(self.subcommand)
         self.trainer = self.instantiate_trainer()
 
     def after_instantiate_classes(self) -> None:
         """Override it to change what was made."""
-
-    def _dumped(self) -> dict[str, Any]:
-        return self.config_dump
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Make the trainer.
@@ -286,16 +290,18 @@ class LightningCLI:
             kwargs: Arguments of it that replace those that were given.
         """
         given = dict(self._get(self.config_init, "trainer", {})) | kwargs
-        if "callbacks" in given:
-            keys = self._parser(self.subcommand).callback_keys
-            added = [self._get(self.config_init, key) for key in keys]
-            added += _as_list(self.trainer_defaults.get("callbacks"))
-            if self.save_config_callback and not given.get("fast_dev_run"):
-                config = self.config.get(str(self.subcommand), self.config)
+        keys = self._parser(self.subcommand).callback_keys
+        return self._instantiate_trainer(given, [self._get(self.config_init, key) for key in keys])
+
+    def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Any]) -> Trainer:
+        if "callbacks" in config:
+            added = [*callbacks, *_as_list(self.trainer_defaults.get("callbacks"))]
+            if self.save_config_callback and not config.get("fast_dev_run"):
                 parser = self._parser(self.subcommand)
-                added.append(self.save_config_callback(parser, config, **self.save_config_kwargs))
-            given["callbacks"] = [*_as_list(given["callbacks"]), *added]
-        return self.trainer_class(**given)
+                read = self.config.get(str(self.subcommand), self.config)
+                added.append(self.save_config_callback(parser, read, **self.save_config_kwargs))
+            config["callbacks"] = [*_as_list(config["callbacks"]), *added]
+        return self.trainer_class(**config)
 
     @staticmethod
     def configure_optimizers(
@@ -315,30 +321,30 @@ class LightningCLI:
             return {"optimizer": optimizer, "lr_scheduler": schedule}
         return [optimizer], [lr_scheduler]
 
-    def _take_optimizers(self) -> None:
+    def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
         """Have the module configure the optimizer and the schedule that were given, if any."""
         if not self.auto_configure_optimizers:
             return
-        parser = self._parser(self.subcommand)
-        optimizers = [key for key, (_, target) in parser.optimizers.items() if target == AUTOMATIC]
-        schedules = [key for key, (_, target) in parser.lr_schedulers.items() if target == AUTOMATIC]
+        parser = self._parser(subcommand)
+        optimizers = [key for key, (_, target) in parser._optimizers.items() if target == AUTOMATIC]
+        schedules = [key for key, (_, target) in parser._lr_schedulers.items() if target == AUTOMATIC]
         if not optimizers:
             return
         if len(optimizers) > 1 or len(schedules) > 1:
             raise PacelineError(
                 "LightningCLI configures one optimizer and one schedule by itself",
                 got=", ".join(optimizers + schedules),
-                fix='link_to="model.init_args.optimizer" for each, and configure_optimizers in the module',
+                fix='link_to="model.first" and the like for each, and configure_optimizers in the module',
             )
-        optimizer_init = self._class_and_arguments(optimizers[0], parser.optimizers)
+        optimizer_init = self._class_and_arguments(optimizers[0], parser._optimizers)
         if optimizer_init is None:
             return
-        schedule_init = self._class_and_arguments(schedules[0], parser.lr_schedulers) if schedules else None
-        name = type(self.model).__name__
+        schedule_init = (
+            self._class_and_arguments(schedules[0], parser._lr_schedulers) if schedules else None
+        )
         if overrides(self.model, "configure_optimizers", LightningModule):
-            warnings.warn(
-                f"{name}.configure_optimizers is not used: --{optimizers[0]} was given", stacklevel=4
-            )
+            own = f"{type(self.model).__name__}.configure_optimizers"
+            warnings.warn(f"{own} is not used: {optimizers[0]} of the command line is", stacklevel=2)
 
         def configure_optimizers(module: LightningModule) -> Any:
             optimizer = instantiate_class(module.parameters(), optimizer_init)
@@ -350,46 +356,29 @@ class LightningCLI:
     def _class_and_arguments(self, key: str, added: dict[str, tuple[Any, str]]) -> dict[str, Any] | None:
         kind, found = added[key][0], self._get(self.config_init, key)
         found = found.as_dict() if isinstance(found, Namespace) else found
-        return (found or None) if isinstance(kind, tuple) else _adding_class(kind)(found)
+        return (found or None) if isinstance(kind, tuple) else adding_class(kind)(found)
 
     # -- the run -------------------------------------------------------------------------------
 
-    def _run(self, name: str) -> None:
-        given = self.config_init[name]
-        arguments = {key: given[key] for key in self._method_arguments[name] if key in given}
-        arguments["model"] = self.model
-        if self.datamodule is not None:
-            arguments["datamodule"] = self.datamodule
+    def _run_subcommand(self, name: str) -> None:
+        arguments = self._prepare_subcommand_kwargs(name)
         for step in (f"before_{name}", name, f"after_{name}"):
             method = getattr(self, step, getattr(self.trainer, name) if step == name else None)
             if method is not None:
                 method(**(arguments if step == name else {}))
 
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        given = self.config_init[subcommand]
+        names = self._subcommand_method_arguments[subcommand]
+        arguments = {name: given[name] for name in names if name in given} | {"model": self.model}
+        return arguments if self.datamodule is None else arguments | {"datamodule": self.datamodule}
+
     def _parser(self, subcommand: str | None) -> LightningArgumentParser:
-        return self.parser if subcommand is None else self._parsers[subcommand]
+        return self.parser if subcommand is None else self._subcommand_parsers[subcommand]
 
     def _get(self, config: Any, key: str, default: Any = None) -> Any:
         """A value of the subcommand's configuration."""
         return config.get(str(self.subcommand), config).get(key, default)
-
-
-def _adding_class(kind: type) -> Callable[[Any], dict[str, Any]]:
-    def with_class(arguments: Any) -> dict[str, Any]:
-        given = arguments.as_dict() if isinstance(arguments, Namespace) else dict(arguments or {})
-        return {"class_path": class_path_of(kind), "init_args": given}
-
-    return with_class
-
-
-def _made_by(maker: Any, base: type) -> type:
-    """The class of what a class or a function makes; ``base`` where a function does not say."""
-    if maker is None or isinstance(maker, type):
-        return maker or base
-    try:
-        found = get_type_hints(maker).get("return")
-    except NameError:  # of a class that is known where the function was written
-        found = None
-    return found if isinstance(found, type) else base
 
 
 def _as_list(given: Any) -> list[Any]:

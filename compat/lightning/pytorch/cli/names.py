@@ -25,7 +25,9 @@ def with_our_names(value: Any) -> Any:
         return _LIGHTNING.sub(_OURS, value)
     if isinstance(value, Mapping):
         return {name: with_our_names(one) for name, one in value.items()}
-    return [with_our_names(one) for one in value] if isinstance(value, list) else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(with_our_names(one) for one in value)
+    return value
 
 
 def register() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from jsonargparse import (
     ArgumentParser,
+    Namespace,
     class_from_function,
     register_unresolvable_import_paths,
     set_parsing_settings,
@@ -57,8 +59,8 @@ class LightningArgumentParser(ArgumentParser):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         self.callback_keys: list[str] = []
-        self.optimizers: dict[str, tuple[Any, str]] = {}
-        self.lr_schedulers: dict[str, tuple[Any, str]] = {}
+        self._optimizers: dict[str, tuple[Any, str]] = {}
+        self._lr_schedulers: dict[str, tuple[Any, str]] = {}
         super().__init__(
             *args,
             description=description,
@@ -124,7 +126,7 @@ class LightningArgumentParser(ArgumentParser):  # type: ignore[misc]
                 ``configure_optimizers``.
         """
         self._add(optimizer_class, nested_key, "params")
-        self.optimizers[nested_key] = (optimizer_class, link_to)
+        self._optimizers[nested_key] = (optimizer_class, link_to)
 
     def add_lr_scheduler_args(
         self,
@@ -140,7 +142,7 @@ class LightningArgumentParser(ArgumentParser):  # type: ignore[misc]
             link_to: As for ``add_optimizer_args``.
         """
         self._add(lr_scheduler_class, nested_key, "optimizer")
-        self.lr_schedulers[nested_key] = (lr_scheduler_class, link_to)
+        self._lr_schedulers[nested_key] = (lr_scheduler_class, link_to)
 
     def _add(self, kind: Any, key: str, skipped: str) -> None:
         shared: dict[str, Any] = {"instantiate": False, "fail_untyped": False, "skip": {skipped}}
@@ -149,11 +151,19 @@ class LightningArgumentParser(ArgumentParser):  # type: ignore[misc]
         else:
             self.add_class_arguments(kind, key, sub_configs=True, **shared)
 
+    def set_defaults(self, *args: Any, **kwargs: Any) -> None:
+        """As jsonargparse's."""
+        super().set_defaults(*with_our_names(list(args)), **with_our_names(kwargs))
+
     def parse_args(self, args: Any = None, *more: Any, **kwargs: Any) -> Any:
         """As jsonargparse's; those of the process without any."""
+        if self.default_env:
+            prefix = f"{self.env_prefix}_"
+            os.environ.update(with_our_names({k: v for k, v in os.environ.items() if k.startswith(prefix)}))
         given = sys.argv[1:] if args is None else list(args)
         return super().parse_args(with_our_names(given), *more, **kwargs)
 
     def parse_object(self, cfg_obj: Any, *more: Any, **kwargs: Any) -> Any:
         """As jsonargparse's."""
-        return super().parse_object(with_our_names(cfg_obj), *more, **kwargs)
+        given = cfg_obj.as_dict() if isinstance(cfg_obj, Namespace) else cfg_obj
+        return super().parse_object(with_our_names(given), *more, **kwargs)

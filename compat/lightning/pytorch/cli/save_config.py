@@ -58,7 +58,7 @@ class SaveConfigCallback(Callback):
         if exists and not self.overwrite:
             raise PacelineError(
                 "the configuration of another run is there already",
-                got=path,
+                got=str(path),
                 fix='LightningCLI(save_config_kwargs={"overwrite": True}), or save_config_callback=None',
             )
         if trainer.is_global_zero:

@@ -234,8 +234,15 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
         return []
 
     def configure_optimizers(self) -> Any:
-        """Optimizers and schedulers, in any of Lightning's shapes."""
-        raise NotImplementedError
+        """Optimizers and schedulers, in any of Lightning's shapes.
+
+        Raises:
+            PacelineError: where the module has none.
+        """
+        raise PacelineError(
+            f"{type(self).__name__} has no configure_optimizers",
+            fix="return torch.optim.Adam(self.parameters()) in it; or --optimizer=Adam of LightningCLI",
+        )
 
     # -- optimization --------------------------------------------------------------------------
 

@@ -27,7 +27,11 @@ class TensorBoardLogger(FolderLogger):
         default_hp_metric: Accepted.
         prefix: Accepted.
         sub_dir: A folder of the version's.
-        **options: Accepted.
+        comment: Accepted, as are the next four.
+        purge_step: Accepted.
+        max_queue: Accepted.
+        flush_secs: Accepted.
+        filename_suffix: Accepted.
     """
 
     def __init__(
@@ -38,8 +42,12 @@ class TensorBoardLogger(FolderLogger):
         log_graph: bool = False,
         default_hp_metric: bool = True,
         prefix: str = "",
-        sub_dir: Any = None,
-        **options: Any,
+        sub_dir: str | None = None,
+        comment: str = "",
+        purge_step: int | None = None,
+        max_queue: int = 10,
+        flush_secs: int = 120,
+        filename_suffix: str = "",
     ) -> None:
         super().__init__(save_dir, name, version)
         self.sub_dir = sub_dir
@@ -52,6 +60,20 @@ class TensorBoardLogger(FolderLogger):
     @property
     def log_dir(self) -> str:
         return os.path.join(super().log_dir, self.sub_dir) if self.sub_dir else super().log_dir
+
+    def log_hyperparams(
+        self, params: Any, metrics: dict[str, Any] | None = None, step: int | None = None
+    ) -> None:
+        """Write values into ``hparams.yaml``, and metrics as scalars.
+
+        Args:
+            params: A mapping or namespace; what is no plain data is not written.
+            metrics: By name.
+            step: Of the metrics; 0 unless given.
+        """
+        super().log_hyperparams(params)
+        for name, value in (metrics or {}).items():
+            self.experiment.add_scalar(name, value, step or 0)
 
     @property
     def experiment(self) -> Any:

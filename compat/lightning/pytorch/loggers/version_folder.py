@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ class FolderLogger(Logger):
 
     def __init__(self, save_dir: Any = None, name: str | None = None, version: Any = None) -> None:
         self._save_dir, self._name, self._version = save_dir, name or "", version
+        self._hparams: dict[str, Any] = {}
+        self._folder: Path | None = None  # on rank 0, once it exists
 
     @property
     def name(self) -> str:
@@ -63,6 +66,20 @@ class FolderLogger(Logger):
         version = self.version
         return os.path.join(self.root_dir, version if isinstance(version, str) else f"version_{version}")
 
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Write values into ``hparams.yaml``.
+
+        Args:
+            params: A mapping or namespace; what is no plain data is not written.
+            *args: Accepted.
+            **kwargs: Accepted.
+        """
+        given = params if isinstance(params, Mapping) else vars(params)
+        self._hparams |= {key: value for key, value in given.items() if is_plain(value)}
+        if self._folder is not None:
+            text = "".join(yaml.safe_dump({key: value}) for key, value in self._hparams.items())
+            (self._folder / "hparams.yaml").write_text(text or "{}\n", "utf-8")
+
     def begin(self, trainer: Any) -> None:
         """A stage begins: take rank 0's version on all ranks, and make its folder there.
 
@@ -72,17 +89,17 @@ class FolderLogger(Logger):
         self._version = trainer.ranks.broadcast(self.version)
         self.made.folder = Path(self.log_dir)
         if trainer.is_global_zero:
-            self.made.folder.mkdir(parents=True, exist_ok=True)
+            self._folder = self.made.folder
+            self._folder.mkdir(parents=True, exist_ok=True)
 
     def link(self, trainer: Any, hparams: dict[str, Any]) -> None:
         """The run has its folder: say in the version's folder where it is. On rank 0.
 
         Args:
             trainer: The ``paceline.Trainer``.
-            hparams: The module's hyperparameters.
+            hparams: The hyperparameters of data module and module.
         """
         folder = self.made.folder
+        self.log_hyperparams(hparams)
         with suppress(OSError):  # it is there, or the file system has no links
             (folder / "run").symlink_to(os.path.relpath(trainer.folder, folder), target_is_directory=True)
-        plain = {key: value for key, value in hparams.items() if is_plain(value)}
-        (folder / "hparams.yaml").write_text(yaml.safe_dump(plain, sort_keys=False), "utf-8")

@@ -25,7 +25,18 @@ class WandbLogger(Logger):
         prefix: Accepted.
         checkpoint_name: Accepted.
         add_file_policy: Accepted.
-        **options: Further arguments of ``wandb.init``; ``entity``, ``tags``, ``group`` ...
+        entity: The user or team; this one and the next are arguments of ``wandb.init``.
+        group: Of runs.
+        job_type: As ``wandb.init``'s.
+        tags: Labels of the run.
+        notes: A text.
+        config: Values beside the run's configuration.
+        mode: ``"online"``, ``"offline"`` or ``"disabled"``.
+        resume: Accepted: a run that resumes continues under its id.
+        reinit: As ``wandb.init``'s.
+        save_code: As ``wandb.init``'s.
+        settings: What ``wandb.Settings`` takes.
+        **options: Further arguments of ``wandb.init``.
     """
 
     def __init__(
@@ -43,9 +54,33 @@ class WandbLogger(Logger):
         prefix: str = "",
         checkpoint_name: str | None = None,
         add_file_policy: str | None = None,
+        entity: str | None = None,
+        group: str | None = None,
+        job_type: str | None = None,
+        tags: list[str] | None = None,
+        notes: str | None = None,
+        config: dict[str, Any] | str | None = None,
+        mode: str | None = None,
+        resume: bool | str | None = None,
+        reinit: bool | str | None = None,
+        save_code: bool | None = None,
+        settings: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        self._made = ours.WandB(project, "offline" if offline else None, name=name, **options)
+        given = {
+            "entity": entity,
+            "group": group,
+            "job_type": job_type,
+            "tags": tags,
+            "notes": notes,
+            "config": config,
+            "reinit": reinit,
+            "save_code": save_code,
+            "settings": settings,
+            **options,
+        }
+        given = {key: value for key, value in given.items() if value is not None}
+        self._made = ours.WandB(project, "offline" if offline else mode, name=name, **given)
 
     def ours(self, trainer: Any) -> Any:
         return self._made

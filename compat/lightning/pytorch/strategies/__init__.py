@@ -19,6 +19,12 @@ def DDPStrategy(
     process_group_backend: str | None = None,
     timeout: Any = None,
     start_method: str | None = None,
+    broadcast_buffers: bool = True,
+    accelerator: Any = None,
+    parallel_devices: Any = None,
+    cluster_environment: Any = None,
+    checkpoint_io: Any = None,
+    precision_plugin: Any = None,
     **accepted: Any,
 ) -> DDP:
     """Replicas of the model.
@@ -29,10 +35,16 @@ def DDPStrategy(
         static_graph: As torch's.
         gradient_as_bucket_view: As torch's.
         bucket_cap_mb: As torch's.
-        process_group_backend: Accepted: the run chooses it, as the next three.
+        process_group_backend: Accepted: the run chooses it, and so the others.
         timeout: Accepted.
         start_method: Accepted.
-        **accepted: ``cluster_environment`` and the like.
+        broadcast_buffers: Accepted.
+        accelerator: Accepted.
+        parallel_devices: Accepted.
+        cluster_environment: Accepted.
+        checkpoint_io: Accepted.
+        precision_plugin: Accepted.
+        **accepted: Others.
     """
     return DDP(
         find_unused_parameters=find_unused_parameters,
@@ -54,6 +66,11 @@ def FSDPStrategy(
     process_group_backend: str | None = None,
     timeout: Any = None,
     device_mesh: Any = None,
+    accelerator: Any = None,
+    parallel_devices: Any = None,
+    cluster_environment: Any = None,
+    checkpoint_io: Any = None,
+    precision_plugin: Any = None,
     **accepted: Any,
 ) -> FSDP:
     """A model in shards, by torch's ``fully_shard``; its repeated blocks are the units.
@@ -70,7 +87,12 @@ def FSDPStrategy(
         process_group_backend: Accepted.
         timeout: Accepted.
         device_mesh: Accepted.
-        **accepted: ``cluster_environment`` and the like.
+        accelerator: Accepted.
+        parallel_devices: Accepted.
+        cluster_environment: Accepted.
+        checkpoint_io: Accepted.
+        precision_plugin: Accepted.
+        **accepted: Others.
     """
     recomputed = bool(activation_checkpointing_policy or activation_checkpointing)
     return FSDP(cpu_offload=bool(cpu_offload), activation_checkpointing=recomputed)
