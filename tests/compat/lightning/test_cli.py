@@ -33,6 +33,8 @@ from paceline.compat.lightning.pytorch.cli import (
 )
 from paceline.compat.lightning.pytorch.cli.names import with_our_names
 
+pytestmark = pytest.mark.fit  # for its length
+
 OURS = "paceline.compat.lightning.pytorch"
 QUIET = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu", "max_epochs": 1}
 
