@@ -6,6 +6,8 @@ import inspect
 import json
 import pickle
 import re
+import subprocess
+import sys
 from io import BytesIO
 
 import pytest
@@ -290,6 +292,21 @@ def test_hparams_are_a_dict_to_others():
     assert hparams["seed"] == 3
     del hparams.seed
     assert "seed" not in hparams
+
+
+DUMPED = """
+import yaml
+yaml.SafeDumper.add_representer(set, lambda dumper, value: dumper.represent_list(sorted(value)))
+import paceline.trainer.run.directory
+from paceline.trainer.module_parts.recorded import HParams
+print(yaml.safe_dump(HParams(lr=0.3)), yaml.dump(HParams(lr=0.3)))
+"""
+
+
+@pytest.mark.fit  # for its length
+def test_hparams_are_a_dict_where_another_package_has_added_to_a_dumper():
+    found = subprocess.run([sys.executable, "-c", DUMPED], capture_output=True, text=True, timeout=120)
+    assert found.stdout.split() == ["lr:", "0.3"] * 2, found.stderr
 
 
 def test_a_hparam_that_is_none_names_those_there_are():

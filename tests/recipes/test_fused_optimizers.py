@@ -3,6 +3,7 @@
 from importlib import import_module
 
 import pytest
+import torch
 from torch.optim import AdamW
 
 from paceline import optimizers
@@ -10,20 +11,32 @@ from paceline.recipes.gpt import GPT
 
 pytestmark = pytest.mark.fit  # for its length
 
-RECIPES = ["classify_text", "dpo", "finetune_vision", "gpt", "llm_finetune", "vit_cifar10"]
 
-
-@pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize("has_kernels", [True, False])
-def test_adamw_is_fused_where_the_device_has_kernels_for_it(tmp_path, monkeypatch, name, has_kernels):
+def check(name, folder, monkeypatch, **settings):
+    """An AdamW of a recipe is fused where the device has kernels for it, and else torch decides."""
     recipe = import_module(f"paceline.recipes.{name}")
-    settings = {"optimizer": "adamw"} if name == "gpt" else {}
-    trainer = {"run_dir": tmp_path, "accelerator": "cpu", "progress": False, "loggers": False}
+    trainer = {"run_dir": folder, "accelerator": "cpu", "progress": False, "loggers": False}
     module = recipe.build(recipe.Config(trainer=trainer, **settings)).module
-    monkeypatch.setattr(recipe, "has_fused_kernels", lambda device: has_kernels)
-    optimizer = module.configure_optimizers()["optimizer"]
-    assert type(optimizer) is AdamW
-    assert [group["fused"] for group in optimizer.param_groups] == [True if has_kernels else None]
+    for has_kernels, fused in ((True, True), (False, None)):
+        monkeypatch.setattr(recipe, "has_fused_kernels", lambda device, found=has_kernels: found)
+        optimizer = module.configure_optimizers()["optimizer"]
+        assert type(optimizer) is AdamW
+        assert [group["fused"] for group in optimizer.param_groups] == [fused]
+
+
+def test_adamw_of_gpt(tmp_path, monkeypatch):
+    check("gpt", tmp_path, monkeypatch, optimizer="adamw")
+
+
+def test_adamw_of_vit(tmp_path, monkeypatch):
+    check("vit_cifar10", tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["classify_text", "dpo", "finetune_vision", "llm_finetune"])
+def test_adamw_of_models_of_hugging_face(tmp_path, monkeypatch, name):
+    pytest.importorskip("transformers")
+    pytest.importorskip("peft")
+    check(name, tmp_path, monkeypatch)
 
 
 def test_muon_s_adamw_is_fused_too(monkeypatch):
@@ -35,9 +48,7 @@ def test_muon_s_adamw_is_fused_too(monkeypatch):
     assert [group["fused"] for group in others] == [True] * len(others) != []
 
 
-def test_cpus_have_none(monkeypatch):
-    import torch
-
+def test_which_devices_have_them():
     found = {
         name: optimizers.has_fused_kernels(torch.device(name)) for name in ("cpu", "cuda", "xpu", "mps")
     }

@@ -37,8 +37,9 @@ _OF_EVERY_RUN = {
     *("metrics.jsonl", "metrics.csv", "media", "curves.png"),
 }
 """What a run writes before its first step, and loggers at any time."""
-for _one in (yaml.representer.SafeRepresenter, yaml.representer.Representer):
-    _one.add_representer(HParams, _one.represent_dict)  # a user's own yaml.safe_dump(module.hparams)
+for _one in (yaml.representer.SafeRepresenter, yaml.representer.Representer, yaml.SafeDumper, yaml.Dumper):
+    if "yaml_representers" in vars(_one):  # else it has its base's
+        _one.add_representer(HParams, _one.represent_dict)  # a user's own yaml.safe_dump(module.hparams)
 
 
 class RunDirectory:
