@@ -303,7 +303,7 @@ print(yaml.safe_dump(HParams(lr=0.3)), yaml.dump(HParams(lr=0.3)))
 """
 
 
-@pytest.mark.fit  # for its length
+@pytest.mark.launch
 def test_hparams_are_a_dict_where_another_package_has_added_to_a_dumper():
     found = subprocess.run([sys.executable, "-c", DUMPED], capture_output=True, text=True, timeout=120)
     assert found.stdout.split() == ["lr:", "0.3"] * 2, found.stderr
