@@ -302,14 +302,13 @@ def build_from_checkpoint(
     else:
         known = inspect.signature(cls).parameters
         hparams = {k: v for k, v in content.hparams.items() if k in known}
-    build = _build if build is None else build
     parameters = inspect.signature(cls).parameters
     if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         unknown = [name for name in arguments if name not in parameters]
         refuse_unknown(f"the constructor of {cls.__name__}", unknown, parameters, {})
     hparams |= arguments
     try:
-        module: Any = build(cls, hparams)
+        module: Any = (build or construct)(cls, hparams)
     except Exception as error:
         error.add_note(f"{cls.__name__} was built with the arguments that are recorded in {folder}")
         raise
@@ -326,7 +325,8 @@ def build_from_checkpoint(
     return cast(M, module)
 
 
-def _build(cls: type, hparams: dict[str, Any]) -> Any:
+def construct(cls: type, hparams: dict[str, Any]) -> Any:
+    """An object of a class, by the arguments of its constructor by name."""
     positional = _by_position(cls, hparams)
     return cls(*positional, **hparams)
 

@@ -20,7 +20,7 @@ from ..utils.secrets import masked
 
 def run_config(name: str, settings: Any, strategy: Strategy, module: Any) -> dict[str, Any]:
     """The resolved configuration without secrets, as plain data for config.yaml."""
-    trainer = {field: _shown(getattr(settings, field)) for field in type(settings).model_fields}
+    trainer = {field: plain_data(getattr(settings, field)) for field in type(settings).model_fields}
     if settings.run_dir is not None:
         trainer["run_dir"] = url_of(Path(settings.run_dir)) or trainer["run_dir"]
     config: dict[str, Any] = {
@@ -28,11 +28,11 @@ def run_config(name: str, settings: Any, strategy: Strategy, module: Any) -> dic
         "trainer": trainer | {"strategy": strategy.name, "precision": strategy.precision.name},
         "module": {
             "class": f"{type(module).__module__}:{type(module).__qualname__}",
-            "hparams": {field: _shown(value) for field, value in module.hparams.items()},
+            "hparams": {field: plain_data(value) for field, value in module.hparams.items()},
         },
     }
     if settings.source is not None:  # read again by `paceline fit .../config.yaml`
-        given = _shown(settings.source)
+        given = plain_data(settings.source)
         config["config"] = given | {"trainer": {"seed": settings.seed} | given.get("trainer", {})}
     found: dict[str, Any] = masked(config)
     return found
@@ -66,17 +66,17 @@ def note_settings(folder: Path, config: dict[str, Any], checkpoint: str) -> list
     return [f"{n.partition('.')[2]} {was}, now {one}" for n, (was, one) in plain.items()]
 
 
-def _shown(value: Any) -> Any:
+def plain_data(value: Any) -> Any:
     """Plain data as it is, anything else by its type's name."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, (float, int)):  # numpy's, and enumerations
         return float(value) if isinstance(value, float) else int(value)
     if isinstance(value, (list, tuple)):
-        return [_shown(item) for item in value]
+        return [plain_data(item) for item in value]
     if isinstance(value, (dict, Namespace)):
         items = vars(value) if isinstance(value, Namespace) else value
-        return {str(key): _shown(item) for key, item in items.items()}
+        return {str(key): plain_data(item) for key, item in items.items()}
     return str(value) if isinstance(value, (str, Path, timedelta)) else type(value).__name__
 
 

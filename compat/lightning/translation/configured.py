@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
+from ....trainer.checkpoint.weights import construct
 from .hyperparameters import given_hyperparameters
 
 INSTANTIATOR = "paceline.compat.lightning.pytorch.cli.instantiate_module"
 """What a checkpoint names for those who build its module."""
 
 
-def recording(key: str, dumped: Callable[[], dict[str, Any]]) -> Callable[..., Any]:
+def recording(key: str, given: dict[str, Any]) -> Callable[..., Any]:
     """A function that builds a class for jsonargparse, which records its part of the configuration.
 
     Args:
         key: ``"model"`` or ``"data"``.
-        dumped: Returns the whole configuration as plain data.
+        given: Its part of the configuration, as plain data.
     """
 
-    def build(class_type: Any, *args: Any, applied_instantiation_links: Any = (), **kwargs: Any) -> Any:
-        part = dumped().get(key) or {}
+    def made(class_type: Any, *args: Any, applied_instantiation_links: Any = (), **kwargs: Any) -> Any:
+        part = copy.deepcopy(given)
         if "class_path" in part:
             arguments = (part.get("init_args") or {}) | (part.get("dict_kwargs") or {})
             part = {"_class_path": part["class_path"], **arguments}
@@ -31,7 +33,7 @@ def recording(key: str, dumped: Callable[[], dict[str, Any]]) -> Callable[..., A
         with given_hyperparameters(part | {"_instantiator": INSTANTIATOR}):
             return class_type(*args, **kwargs)
 
-    return build
+    return made
 
 
 def _put(values: dict[str, Any], name: str, value: Any) -> None:
@@ -39,6 +41,11 @@ def _put(values: dict[str, Any], name: str, value: Any) -> None:
     for one in path:
         values = values.setdefault(one, {})
     values[last] = value
+
+
+def build(cls: type, recorded: dict[str, Any]) -> Any:
+    """Build a module from what a checkpoint has recorded: from a configuration, or by its constructor."""
+    return (instantiate_module if "_instantiator" in recorded else construct)(cls, recorded)
 
 
 def instantiate_module(class_type: type, config: dict[str, Any]) -> Any:

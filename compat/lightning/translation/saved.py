@@ -35,19 +35,13 @@ def saved_by_hooks(path: Any) -> SavedByHooks:
     return SavedByHooks(state.get("hooks", {}).get("lightning", {}))
 
 
-def recorded_in(path: Any) -> dict[str, Any]:
-    """The module's arguments in the checkpoint at a path; empty for others' files."""
-    folder = find_weights(unlinked(path))
-    return dict(hparams_of(folder, read_manifest(folder))) if files.is_checkpoint(folder) else {}
-
-
 def hyperparameters_in(path: Any) -> dict[str, Any]:
     """What a module of LightningCLI, or of Lightning, kept by ``save_hyperparameters`` in a checkpoint."""
     folder = find_weights(unlinked(path))
     if not files.is_checkpoint(folder):
         found = dict(external_weights.read(folder).hparams)
     else:
-        recorded = recorded_in(folder)
+        recorded = hparams_of(folder, read_manifest(folder))
         found = {name: recorded[name] for name in recorded.get("_saved", ()) if name in recorded}
     found.pop("_instantiator", None)
     return found

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
+from enum import StrEnum
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import yaml
+from torch import nn
 
 from paceline import Run
 from paceline.compat.lightning.pytorch.callbacks import ModelCheckpoint
@@ -70,6 +75,23 @@ def test_the_run_folder_is_beside_the_logs_of_lightning():
     assert not (run.ours.folder / "tb").exists()
     assert "lr: 0.5" in (folder / "hparams.yaml").read_text()
     assert os.listdir(folder / "checkpoints") == ["epoch=0-step=3.ckpt"]
+
+
+def test_hyperparameters_are_written_whatever_they_are():
+    class Many(Net):
+        def __init__(self, **given):
+            super().__init__()
+            self.save_hyperparameters()
+
+    class Mode(StrEnum):
+        FAST = "fast"
+
+    kept = {"mode": Mode.FAST, "part": np.float32(0.5), "weights": torch.ones(2), "sizes": OrderedDict(a=1)}
+    run = trainer(logger=CSVLogger("logs"))
+    run.fit(Many(**kept, api_key="hf_abcdefgh", layer_type=nn.ReLU), data())
+    written = yaml.safe_load(Path(run.log_dir, "hparams.yaml").read_text())
+    assert (written["mode"], written["sizes"], written["api_key"]) == ("fast", {"a": 1}, "***")
+    assert "layer_type" not in written
 
 
 def test_rows_and_events_are_where_each_logger_is():

@@ -54,17 +54,12 @@ def instantiate_class(args: Any, init: dict[str, Any]) -> Any:
     return made(*(args if isinstance(args, tuple) else (args,)), **(init.get("init_args") or {}))
 
 
-def class_path_of(cls: type) -> str:
-    """The path that ``instantiate_class`` finds a class by."""
-    return f"{cls.__module__}.{cls.__name__}"
-
-
 def adding_class(kind: type) -> Callable[[Any], dict[str, Any]]:
     """A function that puts the path of a class beside its arguments."""
 
     def with_class(arguments: Any) -> dict[str, Any]:
         given = arguments.as_dict() if isinstance(arguments, Namespace) else dict(arguments or {})
-        return {"class_path": class_path_of(kind), "init_args": given}
+        return {"class_path": f"{kind.__module__}.{kind.__name__}", "init_args": given}
 
     return with_class
 

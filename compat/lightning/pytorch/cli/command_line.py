@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from types import MethodType
@@ -21,6 +21,7 @@ from ...translation.hooks import overrides
 from ...translation.saved import hyperparameters_in
 from ..core import LightningDataModule, LightningModule
 from ..trainer import Trainer, seed_everything
+from ..trainer.given import as_list
 from .classes import ReduceLROnPlateau, adding_class, instantiate_class, made_by
 from .parser import AUTOMATIC, LightningArgumentParser
 from .save_config import SaveConfigCallback
@@ -272,7 +273,7 @@ class LightningCLI:
                 ("data", self.datamodule_class, LightningDataModule, self.subclass_mode_data),
             ):
                 made_by_function = maker is not None and not isinstance(maker, type)
-                record = recording(key, lambda: self.config_dump)
+                record = recording(key, self.config_dump.get(key) or {})
                 recorders.append((record, made_by(maker, base), named or made_by_function))
         self.config_init = self.parser.instantiate(self.config, instantiators=recorders)
         self.datamodule = self._get(self.config_init, "data")
@@ -295,12 +296,12 @@ class LightningCLI:
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Any]) -> Trainer:
         if "callbacks" in config:
-            added = [*callbacks, *_as_list(self.trainer_defaults.get("callbacks"))]
+            added = [*callbacks, *as_list(self.trainer_defaults.get("callbacks"))]
             if self.save_config_callback and not config.get("fast_dev_run"):
                 parser = self._parser(self.subcommand)
                 read = self.config.get(str(self.subcommand), self.config)
                 added.append(self.save_config_callback(parser, read, **self.save_config_kwargs))
-            config["callbacks"] = [*_as_list(config["callbacks"]), *added]
+            config["callbacks"] = [*as_list(config["callbacks"]), *added]
         return self.trainer_class(**config)
 
     @staticmethod
@@ -379,7 +380,3 @@ class LightningCLI:
     def _get(self, config: Any, key: str, default: Any = None) -> Any:
         """A value of the subcommand's configuration."""
         return config.get(str(self.subcommand), config).get(key, default)
-
-
-def _as_list(given: Any) -> list[Any]:
-    return [] if given is None else list(given) if isinstance(given, Sequence) else [given]

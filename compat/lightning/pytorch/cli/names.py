@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
 from jsonargparse import get_loader, set_loader
 
 _LIGHTNING = re.compile(r"(?<![\w./])(?:pytorch_lightning|lightning\.pytorch)(?=\.[A-Za-z_])")
@@ -33,10 +34,4 @@ def with_our_names(value: Any) -> Any:
 def register() -> None:
     """Let ``parser_mode=YAML`` be known to ``jsonargparse``."""
     read_yaml = get_loader("yaml")
-    set_loader(YAML, lambda text: read_yaml(with_our_names(text)), exceptions=_yaml_errors())
-
-
-def _yaml_errors() -> tuple[type[Exception], ...]:
-    import yaml
-
-    return (yaml.YAMLError,)
+    set_loader(YAML, lambda text: read_yaml(with_our_names(text)), exceptions=(yaml.YAMLError,))

@@ -57,7 +57,7 @@ class SaveConfigCallback(Callback):
         exists = trainer.strategy.broadcast(trainer.is_global_zero and path.exists())
         if exists and not self.overwrite:
             raise PacelineError(
-                "the configuration of another run is there already",
+                "the configuration file of another run exists",
                 got=str(path),
                 fix='LightningCLI(save_config_kwargs={"overwrite": True}), or save_config_callback=None',
             )

@@ -10,8 +10,8 @@ from torch import nn
 
 from ..... import PacelineError
 from .....trainer.checkpoint.weights import build_from_checkpoint
-from ...translation.configured import instantiate_module
-from ...translation.saved import recorded_in, saved_by_hooks, unlinked
+from ...translation.configured import build
+from ...translation.saved import saved_by_hooks, unlinked
 
 T = TypeVar("T", bound=nn.Module)
 
@@ -63,8 +63,6 @@ class Weights(nn.Module):
             kwargs = (yaml.safe_load(Path(hparams_file).read_text()) or {}) | kwargs
         strict = getattr(cls, "strict_loading", True) if strict is None else strict
         checkpoint_path = unlinked(checkpoint_path)
-        configured = "_instantiator" in recorded_in(checkpoint_path)
-        build = instantiate_module if configured else None
         module = build_from_checkpoint(cls, checkpoint_path, kwargs, strict, build)
         module.on_load_checkpoint(saved_by_hooks(checkpoint_path))  # type: ignore[operator]
         return module if map_location is None else module.to(map_location)

@@ -6,14 +6,8 @@ import os
 from typing import Any
 
 from ..... import callbacks as ours
+from .logger import DummyExperiment
 from .version_folder import FolderLogger
-
-
-class _Nothing:
-    """In the writer's place on other ranks, and where nothing is written: every call does nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *args, **kwargs: None
 
 
 class TensorBoardLogger(FolderLogger):
@@ -80,7 +74,7 @@ class TensorBoardLogger(FolderLogger):
         """A ``torch.utils.tensorboard.SummaryWriter`` on rank 0, into ``log_dir``."""
         run = None if self._run is None else self._run.ours
         if run is None or self.made.folder is None or not run.is_global_zero:
-            return _Nothing()
+            return DummyExperiment()
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 

@@ -12,6 +12,8 @@ from typing import Any
 import yaml
 
 from .....trainer.checkpoint.files.json_codec import is_plain
+from .....trainer.run.config_file import plain_data
+from .....trainer.utils.secrets import masked
 from .logger import Logger
 
 _VERSION = re.compile(r"version_(\d+)")
@@ -35,7 +37,6 @@ class FolderLogger(Logger):
     def __init__(self, save_dir: Any = None, name: str | None = None, version: Any = None) -> None:
         self._save_dir, self._name, self._version = save_dir, name or "", version
         self._hparams: dict[str, Any] = {}
-        self._folder: Path | None = None  # on rank 0, once it exists
 
     @property
     def name(self) -> str:
@@ -67,7 +68,7 @@ class FolderLogger(Logger):
         return os.path.join(self.root_dir, version if isinstance(version, str) else f"version_{version}")
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Write values into ``hparams.yaml``.
+        """Write values into ``hparams.yaml``, without secrets.
 
         Args:
             params: A mapping or namespace; what is no plain data is not written.
@@ -76,9 +77,9 @@ class FolderLogger(Logger):
         """
         given = params if isinstance(params, Mapping) else vars(params)
         self._hparams |= {key: value for key, value in given.items() if is_plain(value)}
-        if self._folder is not None:
-            text = "".join(yaml.safe_dump({key: value}) for key, value in self._hparams.items())
-            (self._folder / "hparams.yaml").write_text(text or "{}\n", "utf-8")
+        if self.made.folder is not None and self._run.is_global_zero:
+            text = yaml.safe_dump(masked(plain_data(self._hparams)), sort_keys=False)
+            (self.made.folder / "hparams.yaml").write_text(text, "utf-8")
 
     def begin(self, trainer: Any) -> None:
         """A stage begins: take rank 0's version on all ranks, and make its folder there.
@@ -89,8 +90,7 @@ class FolderLogger(Logger):
         self._version = trainer.ranks.broadcast(self.version)
         self.made.folder = Path(self.log_dir)
         if trainer.is_global_zero:
-            self._folder = self.made.folder
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.made.folder.mkdir(parents=True, exist_ok=True)
 
     def link(self, trainer: Any, hparams: dict[str, Any]) -> None:
         """The run has its folder: say in the version's folder where it is. On rank 0.
@@ -101,5 +101,5 @@ class FolderLogger(Logger):
         """
         folder = self.made.folder
         self.log_hyperparams(hparams)
-        with suppress(OSError):  # it is there, or the file system has no links
+        with suppress(OSError):  # it exists, or the file system has no links
             (folder / "run").symlink_to(os.path.relpath(trainer.folder, folder), target_is_directory=True)

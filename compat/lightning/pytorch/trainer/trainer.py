@@ -144,13 +144,11 @@ class Trainer(TrainerView):
     ) -> None:
         given = {name: value for name, value in locals().items() if name in arguments.DEFAULTS}
         arguments.check_names(removed)
-        self.given = arguments.DEFAULTS | given
-        self.given |= arguments.quick_run(self.given)
+        self.given = given | arguments.quick_run(given)
         self._explained: list[str] = []
         self.callbacks = as_list(callbacks)
         usual = logger in (None, True) and not self.given["barebones"]
         self.loggers = [TensorBoardLogger()] if usual else as_list(logger or None)
-        self._usual_loggers = usual
         if self.given["overfit_batches"]:
             self.explain(
                 "overfit_batches: the same batches of the training data train and validate, in the first "
