@@ -1,4 +1,4 @@
-"""Weights that other trainers wrote: a Lightning ``.ckpt``, an Accelerate folder, a bare state dict.
+"""Weights in other formats: a Lightning ``.ckpt``, an Accelerate or exported folder, a bare state dict.
 
 Pickles are read by torch's ``weights_only`` loader, which builds tensors and plain containers and calls
 nothing else. Optimizers, loops and random states of others are not read.
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ...errors import PacelineError
 from ..plain_names import plain_name
+from .files.json_codec import decode
 
 _PICKLES = (".ckpt", ".pt", ".pth", ".bin")
 _IN_FOLDERS = ("model.safetensors", "pytorch_model.bin")
@@ -50,12 +51,24 @@ def read(path: Path) -> ExternalWeights:
     if path.is_dir():
         index = next((path / name for name in _INDEX if (path / name).is_file()), None)
         if index is None:
-            return read(next(path / name for name in _IN_FOLDERS if (path / name).is_file()))
+            found = read(next(path / name for name in _IN_FOLDERS if (path / name).is_file()))
+            return ExternalWeights(found.tensors, found.hparams or _exported_hparams(path))
         parts = _parts_of(index)
         return ExternalWeights({n: t for part in parts for n, t in read(path / part).tensors.items()})
     if path.suffix == ".safetensors":
         return ExternalWeights(_read_safetensors(path))
     return _split(path, _read_pickle(path))
+
+
+def _exported_hparams(folder: Path) -> dict[str, Any]:
+    """The constructor arguments that ``Trainer.export`` wrote; none for a folder that others wrote."""
+    try:
+        about = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    ours = isinstance(about, dict) and isinstance(about.get("class"), str)
+    hparams = about.get("hparams") if ours else None
+    return {k: decode(v) for k, v in hparams.items()} if isinstance(hparams, dict) else {}
 
 
 def _parts_of(index: Path) -> list[str]:

@@ -83,6 +83,15 @@ def test_a_checkpoint_is_exported_without_its_class(trained, tmp_path):
         export_checkpoint(run.latest, tmp_path / "x", "nett")
 
 
+def test_a_module_is_built_from_the_arguments_that_were_exported(tmp_path):
+    trainer, module = Trainer(max_steps=1, run_dir=None, progress=False), Net(width=7)
+    trainer.fit(module, [torch.ones(2, 3)])
+    trainer.export(tmp_path / "out")
+    loaded = Net.load_from_checkpoint(tmp_path / "out")
+    assert loaded.hparams == {"width": 7}
+    equal(dict(loaded.state_dict()), dict(module.state_dict()))
+
+
 def test_what_a_part_keeps_as_its_config_is_written_its_own_way(tmp_path):
     """A Hugging Face model writes config.json itself, so that its from_pretrained reads the folder."""
 
