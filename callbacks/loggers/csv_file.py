@@ -23,12 +23,17 @@ class CSVLogger(Logger):
     Args:
         folder: Where the file is; None: the run folder.
 
+    Attributes:
+        first_step: The ``step`` of the first row that a step may have.
+
     Example:
         >>> trainer = Trainer(max_epochs=1, loggers=CSVLogger(), progress=False)
         >>> run = trainer.fit(Net(), train_loader)
         >>> print((run.folder / "metrics.csv").read_text().splitlines()[0])
         step,epoch,time,samples,train/loss,lr/SGD,perf/samples_per_second,train/loss_epoch
     """
+
+    first_step = 1
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = folder
@@ -41,9 +46,9 @@ class CSVLogger(Logger):
             return
         self._path = (Path(self.folder or trainer.folder) / "metrics.csv").resolve()
         if self._path.is_file():
-            rows = self._read()
+            rows, next_step = self._read(), trainer.global_step + self.first_step
             self._columns = list(rows[0]) if rows else []
-            self._rewrite([row for row in rows if int(row["step"]) <= trainer.global_step])
+            self._rewrite([row for row in rows if int(row["step"]) < next_step])
 
     def write(self, row: dict[str, float]) -> None:
         if self._path is None:

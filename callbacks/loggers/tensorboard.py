@@ -28,11 +28,15 @@ class TensorBoard(Logger):
     Args:
         folder: Where the files are; None: ``tb/`` of the run folder.
 
+    Attributes:
+        first_step: The number of the first step.
+
     Example:
         >>> trainer = Trainer(loggers="-tensorboard")  # all default loggers but this one
     """
 
     shows = (Image, Histogram, Table, Text)
+    first_step = 1
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = folder
@@ -55,9 +59,12 @@ class TensorBoard(Logger):
         event = self._new_event(row)
         for name, value in row.items():
             if name not in _ON_THE_AXES:
-                tag = name if "/" in name else f"position/{name}"
-                event.summary.value.add(tag=tag, simple_value=value)
+                event.summary.value.add(tag=self.tag(name), simple_value=value)
         self._writer.add_event(event)
+
+    def tag(self, name: str) -> str:
+        """What a value is called there."""
+        return name if "/" in name else f"position/{name}"
 
     def write_media(self, row: dict[str, float], name: str, media: Media) -> None:
         if self._folder is None:
@@ -90,7 +97,7 @@ class TensorBoard(Logger):
         self._writer = EventFileWriter(str(self._folder), _QUEUE, _FLUSH_SECONDS)
         if self._resumed_at is not None:
             # On this mark the reader purges what a killed run wrote after its checkpoint.
-            purge = Event(wall_time=time.time(), step=self._resumed_at + 1)
+            purge = Event(wall_time=time.time(), step=self._resumed_at + self.first_step)
             purge.session_log.status = SessionLog.START
             self._writer.add_event(purge)
         text = yaml.safe_dump(self._config, sort_keys=False, allow_unicode=True)

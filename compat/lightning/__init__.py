@@ -9,13 +9,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import pytorch
+from . import fabric, other_paths, pytorch
+from .pytorch import VERSION as __version__
 from .pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from .translation.refusals import refuse_import
 
-__all__ = ["Callback", "LightningDataModule", "LightningModule", "Trainer", "pytorch", "seed_everything"]
+__all__ = [
+    "Callback",
+    "LightningDataModule",
+    "LightningModule",
+    "Trainer",
+    "__version__",
+    "fabric",
+    "pytorch",
+    "seed_everything",
+]
+
+other_paths.register(__name__)
 
 
 def __getattr__(name: str) -> Any:
     here = {"Fabric": "paceline.Trainer, or torch alone"}
-    refuse_import(__name__, name, pytorch.HERE | here)
+    return refuse_import(__name__, name, pytorch.HERE | here)

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from ..translation.refusals import refuse_import
-from . import callbacks, core, loggers, strategies, trainer, utilities
+from . import (
+    accelerators,
+    callbacks,
+    core,
+    loggers,
+    plugins,
+    profilers,
+    strategies,
+    trainer,
+    tuner,
+    utilities,
+)
 from .callbacks import Callback
 from .core import LightningDataModule, LightningModule
 from .trainer import Trainer, seed_everything
@@ -16,21 +28,30 @@ __all__ = [
     "LightningDataModule",
     "LightningModule",
     "Trainer",
+    "__version__",
+    "accelerators",
     "callbacks",
     "core",
     "loggers",
+    "plugins",
+    "profilers",
     "rank_zero_only",
     "seed_everything",
     "strategies",
     "trainer",
+    "tuner",
     "utilities",
 ]
 
+VERSION = __version__ = "2.6.6"
+"""Of the Lightning whose names and numbers these are: programs ask for it."""
+
+_logger = logging.getLogger("paceline.compat.lightning")
+
 HERE = {
-    "accelerators": "Trainer(accelerator=...)",
     "demos": "a model and data of your own",
 }
 
 
 def __getattr__(name: str) -> Any:
-    refuse_import(__name__, name, HERE)
+    return refuse_import(__name__, name, HERE)

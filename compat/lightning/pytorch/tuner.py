@@ -8,4 +8,4 @@ from ..translation.refusals import refuse_import
 
 
 def __getattr__(name: str) -> Any:
-    refuse_import(__name__, name, {name: "find_learning_rate and find_batch_size of paceline.tools"})
+    return refuse_import(__name__, name, {name: "find_learning_rate and find_batch_size of paceline.tools"})

@@ -12,6 +12,7 @@ from .... import PacelineError, TrainModule
 from ....trainer.batch_hooks import BATCH_HOOKS
 from ....trainer.module_parts.recorded import HParams
 from . import schedulers
+from .data import TRAINING_LOADERS, unshuffled
 from .hooks import Hooks, overrides
 from .kept_gradients import KeptGradients
 from .namespace import share
@@ -148,6 +149,11 @@ class Adapter(TrainModule):
             self._under_way = self._outputs = None
 
     @property
+    def batch_under_way(self) -> int | None:
+        """The number of the batch between its hooks, from 0; None outside of them."""
+        return None if self._under_way is None else self._under_way[1]
+
+    @property
     def in_last_batch(self) -> bool:
         """Whether the batch under way is the last of its step."""
         return self._under_way is None or self._under_way[1] >= self.last_idx
@@ -240,7 +246,7 @@ class Adapter(TrainModule):
 
     @property
     def _batch_idx(self) -> int:
-        return 0 if self._under_way is None else self._under_way[1]
+        return self.batch_under_way or 0
 
     def go_backward(self, loss: Tensor, **options: Any) -> None:
         """``loss.backward()`` as the run does it."""
@@ -297,7 +303,8 @@ class Adapter(TrainModule):
         self.frozen.clear()
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        self.session.count_update()
+        if self._under_way is not None:  # else the step is counted: ours asks once an epoch
+            self.session.count_update()
         for config in self.configs:
             if config.scheduler is scheduler and not config.reduce_on_plateau:
                 in_epoch, epoch = self.session.batch_idx, self.session.current_epoch + 1
@@ -382,5 +389,12 @@ def _passing(name: str) -> Any:
     def passed(self: Adapter, *args: Any, **kwargs: Any) -> Any:
         return getattr(self.lightning, name)(*args, **kwargs)
 
-    passed.__name__ = name
-    return passed
+    def loaded(self: Adapter) -> Any:
+        trainer = self.session.trainer
+        trainer.loaded[name] = found = getattr(self.lightning, name)()
+        overfits = name in TRAINING_LOADERS and trainer.given["overfit_batches"]
+        return unshuffled(found) if overfits else found
+
+    found = loaded if name in _LOADERS else passed
+    found.__name__ = name
+    return found

@@ -7,12 +7,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ....errors import PacelineError, nearest
+from ....strategies import Precision
 from .strategies import strategy_of
-from .validation_rule import ValidationRule
+from .validation_rule import ValidationRule, interval_of
 
 _PRECISIONS = {
-    None: "32",
     "32-true": "32",
     "64-true": "64",
     "16": "fp16",
@@ -26,8 +28,6 @@ FOREVER = 10**9
 _SAME = (
     "num_nodes",
     "fast_dev_run",
-    "min_epochs",
-    "min_steps",
     "limit_train_batches",
     "limit_val_batches",
     "limit_test_batches",
@@ -126,15 +126,16 @@ def rule_of(given: dict[str, Any]) -> ValidationRule:
     Raises:
         PacelineError: for an interval that is none.
     """
-    interval = given["val_check_interval"]
-    interval = 1.0 if interval is None else interval
-    every = given["check_val_every_n_epoch"]
-    if isinstance(interval, float) and not 0 <= interval <= 1:
+    interval, every = interval_of(given["val_check_interval"]), given["check_val_every_n_epoch"]
+    if isinstance(interval, timedelta) and every not in (None, 1):
         raise PacelineError(
-            "val_check_interval is a number of batches (int), or a part of an epoch (float)",
-            got=f"val_check_interval={interval}",
+            "val_check_interval is a time, and validations are in every epoch then",
+            got=f"check_val_every_n_epoch={every}",
+            fix="check_val_every_n_epoch=None",
         )
-    if every is None and not isinstance(interval, int):
+    if every is None and given["val_check_interval"] is None:
+        every = 1
+    if every is None and isinstance(interval, float):
         raise PacelineError(
             "check_val_every_n_epoch=None counts batches over the whole run",
             got=f"val_check_interval={interval}",
@@ -159,24 +160,25 @@ def translated(
     ours: dict[str, Any] = {name: given[name] for name in _SAME}
     ours["strategy"] = strategy_of(given["strategy"])
     ours["accelerator"] = "gpu" if given["accelerator"] == "cuda" else given["accelerator"]
-    ours["devices"] = given["devices"]
-    ours["precision"] = _precision(given["precision"])
+    devices = given["devices"]
+    listed = isinstance(devices, str) and "," in devices  # "0," is the first one
+    ours["devices"] = [int(one) for one in devices.split(",") if one] if listed else devices
+    ours["precision"] = _precision(given)
+    ours |= {name: given[name] or None for name in ("min_epochs", "min_steps")}
     ours |= limits(given, manual)
     ours |= _clipping(given, manual, own_clipping)
     ours["accumulate"] = given["accumulate_grad_batches"]
-    ours["overfit_batches"] = given["overfit_batches"] or 0
     sanity = given["num_sanity_val_steps"]
     no_check = given["fast_dev_run"] or given["barebones"]
     ours["sanity_val_batches"] = 0 if no_check else 2 if sanity is None else sanity
-    rule = rule_of(given)
-    ours["validate_every"] = f"{rule.every_n_epoch}ep" if rule.is_plain else None
+    ours["validate_every"] = rule_of(given).validate_every
     ours["log_every"] = (
         max(given["log_every_n_steps"] or 50, 1) if given["log_every_n_steps"] != 0 else None
     )
     ours["checkpoint"] = given["enable_checkpointing"] is not False and not given["barebones"]
     ours["progress"] = given["enable_progress_bar"] is not False and not given["barebones"]
     ours["deterministic"] = bool(given["deterministic"])
-    ours["profile"] = bool(given["profiler"]) and not given["barebones"]
+    ours["profile"] = given["profiler"] or False
     root = given["default_root_dir"]
     ours["run_dir"] = Path("lightning_logs") if root is None else Path(root) / "lightning_logs"
     _refuse(given)
@@ -200,6 +202,12 @@ def limits(given: dict[str, Any], manual: bool = False) -> dict[str, Any]:
     return {"max_epochs": epochs, "max_steps": steps if limited and not manual else None, "max_time": time}
 
 
+def overfitting(given: dict[str, Any]) -> dict[str, Any]:
+    """What ``overfit_batches`` sets; nothing without it. Loaders are read in order then."""
+    few = given["overfit_batches"]
+    return {"limit_train_batches": few, "limit_val_batches": few} if few else {}
+
+
 def quick_run(given: dict[str, Any]) -> dict[str, Any]:
     """What ``fast_dev_run`` sets; nothing without it."""
     few = int(given["fast_dev_run"])
@@ -209,20 +217,6 @@ def quick_run(given: dict[str, Any]) -> dict[str, Any]:
     ends = {"max_epochs": 1, "max_steps": few, "num_sanity_val_steps": 0}
     validation = {"val_check_interval": 1.0, "check_val_every_n_epoch": 1}
     return {f"limit_{stage}_batches": few for stage in stages} | ends | validation
-
-
-def batches(data: Any, limit: int | float) -> int | None:
-    """The batches of a loader that an epoch reads; None where it has no length.
-
-    Args:
-        data: The loader.
-        limit: So many of them, or this part.
-    """
-    try:
-        found = len(data)
-    except TypeError:
-        return None
-    return min(found, limit) if isinstance(limit, int) else int(found * limit)
 
 
 def _clipping(given: dict[str, Any], manual: bool, own: bool) -> dict[str, Any]:
@@ -244,19 +238,48 @@ def _clipping(given: dict[str, Any], manual: bool, own: bool) -> dict[str, Any]:
     return {"clip_grad_value" if algorithm == "value" else "clip_grad_norm": float(value)}
 
 
-def _precision(given: Any) -> Any:
-    text = given if given is None else str(given)
+def part_of(name: str, limit: Any, data: Any) -> list[str]:
+    """What a limit that is a part of the data comes to, as a line; nothing for others.
+
+    Args:
+        name: Of the argument.
+        limit: What it was given.
+        data: The loader.
+
+    Raises:
+        PacelineError: where it is less than one batch.
+    """
+    if not isinstance(limit, float) or limit in (0.0, 1.0):
+        return []
+    try:
+        found = len(data)
+    except TypeError:
+        return []
+    if int(found * limit) < 1:
+        raise PacelineError(
+            f"{name}={limit} of {found} batches is less than one", fix=f"{name}=1, or a larger part"
+        )
+    return [f"{name}={limit} of {found} batches: {int(found * limit)}"]
+
+
+def has_bfloat16_instead(given: dict[str, Any]) -> bool:
+    """Whether a mixed precision of float16 becomes one of bfloat16, as in Lightning: it runs on a CPU."""
+    accelerator = given["accelerator"]
+    on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
+    return on_cpu and str(given["precision"]) in ("16", "16-mixed")
+
+
+def _precision(given: dict[str, Any]) -> Any:
+    named = given["precision"]
+    if named is None or isinstance(named, Precision):
+        return named or "32"
+    text = str(named)
     if text in ("transformer-engine", "transformer-engine-float16"):
-        raise PacelineError(f"precision={given!r} is not offered", fix='precision="bf16-mixed"')
-    return _PRECISIONS.get(text, text)
+        raise PacelineError(f"precision={named!r} is not offered", fix='precision="bf16-mixed"')
+    return "bf16" if has_bfloat16_instead(given) else _PRECISIONS.get(text, text)
 
 
 def _refuse(given: dict[str, Any]) -> None:
-    if given["plugins"]:
-        raise PacelineError(
-            "Trainer(plugins=...) is not translated",
-            fix="precision=, strategy= or sync_batchnorm=; a Precision object of paceline.strategies",
-        )
     if given["model_registry"] is not None:
         raise PacelineError(
             "Trainer(model_registry=...) is not offered", fix="ModelCheckpoint and load_from_checkpoint"

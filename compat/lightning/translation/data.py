@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from .... import DataModule
 from ....trainer.batch_hooks import BATCH_HOOKS
 from .hooks import overrides
 
+TRAINING_LOADERS = ("train_dataloader", "val_dataloader")
+"""The methods whose loaders ``overfit_batches`` reads in order."""
 _METHODS = ("prepare_data", "train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
 
 
@@ -27,6 +32,9 @@ class DataAdapter(DataModule):
             method = getattr(given, name, None)
             if callable(method) and (name in _METHODS or overrides(given, name, DataModule)):
                 setattr(self, name, method)
+            if callable(method) and name.endswith("_dataloader"):
+                overfits = name in TRAINING_LOADERS and bool(trainer.given["overfit_batches"])
+                setattr(self, name, _noted(name, method, trainer.loaded, overfits))
 
     def setup(self, stage: str) -> None:
         setup = getattr(self.given, "setup", None)
@@ -42,3 +50,53 @@ class DataAdapter(DataModule):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.given.load_state_dict(state)
+
+
+class GivenLoaders(DataModule):
+    """Loaders that ``fit`` was given, where loaders are to be made again: they are the same ones.
+
+    Args:
+        train: The training loader.
+        val: Those of validation; None where the module has them, or there are none.
+    """
+
+    def __init__(self, train: Any, val: Any) -> None:
+        vars(self)["train_dataloader"] = lambda: train
+        if val is not None:
+            vars(self)["val_dataloader"] = lambda: val
+
+
+def unshuffled(loaders: Any) -> Any:
+    """Loaders that read their data in order, as Lightning has them under ``overfit_batches``.
+
+    Args:
+        loaders: One, or several in lists and mappings; what is not shuffled, or is no DataLoader, is kept.
+    """
+    if isinstance(loaders, Mapping):
+        return {name: unshuffled(one) for name, one in loaders.items()}
+    if isinstance(loaders, (list, tuple)):
+        return [unshuffled(one) for one in loaders]
+    if not isinstance(loaders, DataLoader) or not isinstance(loaders.sampler, RandomSampler):
+        return loaders
+    return DataLoader(
+        loaders.dataset,
+        batch_size=loaders.batch_size,
+        sampler=SequentialSampler(loaders.dataset),  # type: ignore[arg-type]
+        num_workers=loaders.num_workers,
+        collate_fn=loaders.collate_fn,
+        pin_memory=loaders.pin_memory,
+        drop_last=loaders.drop_last,
+        timeout=loaders.timeout,
+        worker_init_fn=loaders.worker_init_fn,
+        multiprocessing_context=loaders.multiprocessing_context,
+        prefetch_factor=loaders.prefetch_factor,
+        persistent_workers=loaders.persistent_workers,
+    )
+
+
+def _noted(name: str, method: Any, loaded: dict[str, Any], overfits: bool) -> Any:
+    def load() -> Any:
+        loaded[name] = found = method()
+        return unshuffled(found) if overfits else found
+
+    return load

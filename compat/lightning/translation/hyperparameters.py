@@ -31,6 +31,7 @@ class HyperparametersMixin(Recorded):
     _paceline_arguments: dict[str, Any]
     _paceline_given: bool
     _paceline_left_out: frozenset[str]
+    _log_hyperparams: bool = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Record the arguments of the outermost constructor."""
@@ -54,7 +55,7 @@ class HyperparametersMixin(Recorded):
             *args: Names of those to take, or one mapping or namespace in their place; all without any.
             ignore: Names to leave out.
             frame: The frame of a constructor to begin at; the caller's unless given.
-            logger: Whether loggers get them; the run's configuration has them always.
+            logger: Whether ``hparams.yaml`` and trackers get them; the run's configuration always has them.
         """
         left_out = {ignore} if isinstance(ignore, str) else set(ignore or ())
         given = self._paceline_arguments
@@ -66,6 +67,7 @@ class HyperparametersMixin(Recorded):
             found = {name: given[name] for name in (args or given)}
         object.__setattr__(self, "_paceline_left_out", self._paceline_left_out | left_out)
         self.hparams.update({name: value for name, value in found.items() if name not in left_out})
+        object.__setattr__(self, "_log_hyperparams", logger)
         object.__setattr__(self, "_hparams_initial", copy.copy(self.hparams))
 
     @property

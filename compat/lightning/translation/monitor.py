@@ -16,13 +16,22 @@ class NamedMonitor:
     watched = ""
     _run: Any = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles hold: not the trainer."""
+        return {name: value for name, value in vars(self).items() if name != "_run"}
+
     @property
     def monitor(self) -> Any:
-        """The run's name for it; None while nothing was logged under the user's."""
+        """The run's name for it; None while nothing was logged under the user's.
+
+        None in a sanity check too: its values may have other names than those of validations.
+        """
         if not self.watched:
             return self._monitor.name if self._monitor else None
         session = self._run.session
-        return None if session is None else session.values.full_name(self.watched)
+        if session is None or not session.ours.global_step:
+            return None
+        return session.values.full_name(self.watched)
 
     def with_value(self, trainer: Any, strict: bool = True) -> NotingTrainer | None:
         """The trainer, which answers with the watched value; None where there is none yet.

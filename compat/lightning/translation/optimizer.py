@@ -23,8 +23,11 @@ class LightningOptimizer:
         on_step: Callable[[], None] = lambda: None,
         toggle: tuple[Callable[[Any], None], Callable[[Any], None]] | None = None,
     ) -> None:
-        self._inner, self._on_step, self._toggle = optimizer, on_step, toggle
+        self._inner, self._toggle = optimizer, toggle
         self.was_cleared = False
+        # Programs replace these, by Lightning's private names, to count the steps of one optimizer alone.
+        self._on_before_step: Callable[[], None] = lambda: None
+        self._on_after_step = on_step
 
     @property
     def optimizer(self) -> Any:
@@ -33,12 +36,13 @@ class LightningOptimizer:
 
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
         """Update the weights; ``closure`` computes the gradients first."""
+        self._on_before_step()
         if closure is not None and self._toggle is not None and not _evaluates(self.optimizer):
             found = closure()
             self._inner.step(**options)
         else:
             found = self._inner.step(closure, **options)
-        self._on_step()
+        self._on_after_step()
         return found
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:

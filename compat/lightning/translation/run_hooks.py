@@ -9,7 +9,7 @@ from typing import Any
 
 from .... import PacelineError
 from ....callbacks import Callback
-from .saved import SavedByHooks, saved_by_hooks
+from .saved import SavedByHooks, note_module, saved_by_hooks
 from .session import Session
 
 _STAGES = {"fit": "validation", "validate": "validation", "test": "test", "predict": "predict"}
@@ -52,16 +52,20 @@ class OpeningHooks(Callback):
         if stage != "fit" and session.loads is not None:
             hooks.of_module("on_load_checkpoint", saved_by_hooks(session.loads))
         if stage == "fit":
-            session.manual_steps = session.cancelled = session.batches_before = 0
+            session.continue_there()
             self._started = False
 
     def on_fit_start(self, trainer: Any) -> None:
         session = self.session
-        if session.rule is not None:
-            session.rule.check(session.batches_per_epoch, session.accumulate)
+        for line in session.lines_of_settings():
+            session.log_line(line)
         session.say()
+        if trainer.folder is not None:
+            note_module(trainer.folder, session.module)
         if trainer.folder is not None and trainer.is_global_zero:
-            hparams = {**getattr(session.datamodule, "hparams", {}), **session.module.hparams}
+            owners = [one for one in (session.datamodule, session.module) if one is not None]
+            logged = [one.hparams for one in owners if getattr(one, "_log_hyperparams", False)]
+            hparams = {name: value for one in logged for name, value in one.items()}
             for logger in session.trainer.loggers:
                 logger.link(trainer, hparams)
         if trainer.world_size == 1:
@@ -93,6 +97,7 @@ class OpeningHooks(Callback):
             session.hooks.of_callbacks("teardown", stage)
             session.hooks.of_module("teardown", stage)
         session.adapter.unfreeze_others()
+        session.trainer.profiler.describe(session.trainer, stage)
 
     # -- training ------------------------------------------------------------------------------
 
@@ -125,13 +130,16 @@ class OpeningHooks(Callback):
         adapter, is_last = session.adapter, session.is_last_batch
         session.has_updated = False
         adapter.kept_gradients.show()
+        session.is_ending_step = True
         adapter.finish_batch()
+        session.is_ending_step = False
         self._stepped_epoch = self._stepped_epoch or is_last
         if adapter.ends:
             return
         if session.rule is not None:
             batch, epoch, in_epoch = session.batch_idx, session.current_epoch, session.batches_per_epoch
-            if session.rule.due(batch, session.batches_before + batch, epoch, is_last, in_epoch):
+            total, size = session.batches_before + batch, session.accumulate
+            if session.rule.due(batch, total, epoch, is_last, in_epoch, size):
                 trainer.loop.request_validation()
         if session.ends_early and trainer.world_size == 1:  # Lightning validates once more
             trainer.loop.request_validation()
@@ -200,16 +208,17 @@ class OpeningHooks(Callback):
         if session.datamodule is not None:
             session.data.capture()
         epoch = trainer.epoch - (not trainer.counters.samples_in_epoch and trainer.global_step > 0)
-        given = SavedByHooks({"epoch": epoch, "global_step": session.global_step})
+        given = SavedByHooks({"epoch": epoch, "global_step": session.global_step}, session.module)
         session.hooks.of_callbacks("on_save_checkpoint", given)
         session.hooks.of_module("on_save_checkpoint", given)
-        if set(given) & {"state_dict", "optimizer_states", "lr_schedulers", "loops"}:
+        if set(given) & {"optimizer_states", "lr_schedulers", "loops"}:
             raise PacelineError(
                 "on_save_checkpoint replaced what a checkpoint holds by itself",
                 got=", ".join(sorted(given)),
-                fix="override state_dict() and load_state_dict() of the module to save other weights",
+                fix="plain data under names of your own",
             )
-        state["lightning"] = dict(given)
+        state["lightning"], session.lines = given.added()
+        session.say()
 
     def on_load_checkpoint(self, trainer: Any, state: dict[str, Any]) -> None:
         given = SavedByHooks(state.get("lightning", {}))

@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
+from ....trainer.data.feed import limited
 from . import arguments
 from .arguments import FOREVER
 from .hooks import Hooks, overrides
 from .logged import LoggedValues
+from .optimizer import LightningOptimizer
 from .validation_rule import ValidationRule
 
 _DTYPES = {
@@ -48,7 +50,9 @@ class Session:
         loads: The checkpoint whose weights an evaluation takes; None: as they are.
         several: Whether the prediction has several dataloaders.
         has_updated: Whether the step under way has changed the weights already.
+        is_ending_step: Whether the last hook of a batch is called, when our loop has counted the step.
         partial_epoch: Whether the fit ended within an epoch, which Lightning counts.
+        place: The counters at which an earlier fit of the trainer has ended, and this one begins.
     """
 
     def __init__(
@@ -67,12 +71,14 @@ class Session:
         self.sanity_checking = False
         self._evaluation_store: Any = None
         self.lines: list[str] = []
+        self._handed: list[LightningOptimizer] = []
         self._said: list[str] = []
         self.manual_steps = self.cancelled = 0
         self.several = False
         self.loads: Any = None
-        self.has_updated = self.partial_epoch = self.has_failed = False
+        self.has_updated = self.partial_epoch = self.has_failed = self.is_ending_step = False
         self.batches_before = 0
+        self.place: dict[str, Any] = {}
 
     def look_again(self, callbacks: Sequence[Any]) -> None:
         """A stage begins: callbacks and methods may be others than before."""
@@ -153,17 +159,37 @@ class Session:
         return int(self.ours._run.state.batch_idx)
 
     @property
+    def batches_begun(self) -> int:
+        """The same, with the one that is under way."""
+        under_way = self.adapter.batch_under_way
+        return self.batch_idx if under_way is None else under_way + 1
+
+    @property
     def batches_per_epoch(self) -> int | None:
         """Batches of this rank in an epoch; None where that is unknown."""
         steps, accumulate = self.ours.steps_per_epoch, self.accumulate
         if steps is None or accumulate == 1:
             return None if steps is None else int(steps)
-        found = arguments.batches(self.ours._fit.feed.data, self.trainer.limit_train_batches)
         most = int(steps) * accumulate
-        if found is None:
+        try:
+            found = len(self.ours._fit.feed.data)
+        except TypeError:
             return most
-        mine = -(-found // self.ours.ranks.data_world_size)
+        mine = -(-limited(found, self.trainer.limit_train_batches) // self.ours.ranks.data_world_size)
         return mine if most - accumulate < mine <= most else most
+
+    def lines_of_settings(self) -> list[str]:
+        """What a part of the data comes to in batches, and when it validates.
+
+        Raises:
+            PacelineError: for a part that is less than a batch, and where no validation would come.
+        """
+        fit, given = self.ours._fit, self.trainer.given
+        lines = arguments.part_of("limit_train_batches", given["limit_train_batches"], fit.feed.data)
+        for feed in () if fit.validation is None else fit.validation.feeds.values():
+            lines += arguments.part_of("limit_val_batches", given["limit_val_batches"], feed.data)
+        rule = () if self.rule is None else self.rule.lines(self.batches_per_epoch, self.accumulate)
+        return [*lines, *rule]
 
     @property
     def is_last_batch(self) -> bool:
@@ -197,6 +223,39 @@ class Session:
         """They are those of training again."""
         self.stage_name, self._evaluation_store = "train", None
 
+    # -- from one fit to the next --------------------------------------------------------------
+
+    def continue_there(self) -> None:
+        """A fit begins, where the last one of this trainer ended."""
+        self.manual_steps = self.place.get("manual_steps", 0)
+        self.batches_before = self.place.get("batches_before", 0)
+        self.cancelled = self.place.get("cancelled", 0)
+        self.take_limits()
+        state = self.ours._run.state
+        state.load_state_dict(self.place)
+        state.begin_epoch()
+
+    def take_limits(self) -> None:
+        """Let the fit have the limits that the trainer has now."""
+        limits, given = self.ours._run.limits, self.trainer.given
+        ours = arguments.limits(given, self.is_manual)
+        limits.max_epochs, steps = ours["max_epochs"], ours["max_steps"]
+        limits.max_steps = None if steps is None else steps + self.cancelled
+        limits.min_epochs, limits.min_steps = given["min_epochs"] or 0, given["min_steps"] or 0
+
+    def ended_at(self) -> dict[str, Any]:
+        """The counters with which another fit would begin."""
+        state = self.ours._run.state
+        return {
+            "epoch": state.epoch + self.partial_epoch,
+            "global_step": state.global_step,
+            "samples": state.samples,
+            "elapsed": state.elapsed,
+            "manual_steps": self.manual_steps,
+            "batches_before": self.batches_before + state.batch_idx,
+            "cancelled": self.cancelled,
+        }
+
     # -- what steps say ------------------------------------------------------------------------
 
     def count_update(self) -> None:
@@ -205,6 +264,17 @@ class Session:
             self.has_updated = True
         else:
             self.manual_steps += 1
+
+    def manual_optimizers(self, toggle: Any) -> list[LightningOptimizer]:
+        """What a module with manual optimization steps: the same objects throughout a fit.
+
+        Args:
+            toggle: ``toggle_optimizer`` and ``untoggle_optimizer`` of the module.
+        """
+        ours = self.ours.loop.manual_optimization.optimizers
+        if [id(one) for one in ours] != [id(one._inner) for one in self._handed]:
+            self._handed = [LightningOptimizer(one, self.count_update, toggle) for one in ours]
+        return list(self._handed)
 
     def cancel_step(self) -> None:
         """``on_train_batch_start`` returned -1: the epoch ends, and this step is none."""

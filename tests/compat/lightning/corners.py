@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
+import csv
 import inspect
 import json
 import logging
@@ -21,6 +23,7 @@ from types import SimpleNamespace
 
 import torch
 from helpers.arithmetic import made_with
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torchmetrics import MeanMetric, MeanSquaredError
@@ -627,6 +630,408 @@ def loaders_one_after_the_other(at):
     return found
 
 
+# -- settings --------------------------------------------------------------------------------------
+
+
+def course(at, train=28, val=8, **options):
+    """When a fit trains and validates, with which weights, and where it ends."""
+
+    class Notes(at.Net):
+        def training_step(self, batch, batch_idx):
+            found.append(("train", self.trainer.current_epoch, batch_idx, self.trainer.global_step))
+            return super().training_step(batch, batch_idx)
+
+        def validation_step(self, batch, batch_idx):
+            super().validation_step(batch, batch_idx)
+            if not self.trainer.sanity_checking:
+                found.append(("val", batch_idx, self.trainer.global_step, self.layer.weight.tolist()))
+
+    found, module = [], Notes()
+    run = at.trainer(**options)
+    run.fit(module, data(train), data(val))
+    ended = run.current_epoch, run.global_step, sorted(run.callback_metrics), module.layer.weight.tolist()
+    return [*found, ended]
+
+
+def named(at, path):
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(f"{at.package}.pytorch.{module}"), name)
+
+
+def validations_within_an_optimizer_step(at):
+    """Whole steps: a last one with fewer batches has another gradient under Lightning."""
+    rules = [(0.5, 1, 24), (0.4, 1, 32), (3, 1, 32), (5, None, 32), (7, 1, 32), (0.5, 2, 24), (3, 2, 32)]
+    found = []
+    for interval, every, size in rules:
+        options = {"val_check_interval": interval, "check_val_every_n_epoch": every}
+        steps = course(at, size, accumulate_grad_batches=2, **options)
+        # Where it would come between two batches of a step, it comes before them: with the same weights.
+        found.append([[one for one in steps if one[0] == "val"], steps[-1]])
+    return found
+
+
+def intervals_of_validation(at):
+    options = [
+        {"val_check_interval": 0.3},
+        {"val_check_interval": 1},
+        {"val_check_interval": 0.5, "check_val_every_n_epoch": 2, "max_epochs": 4},
+        {"check_val_every_n_epoch": None},
+        {"check_val_every_n_epoch": None, "val_check_interval": 10},
+        {"val_check_interval": "00:00:01:00"},
+    ]
+    return [course(at, **one) for one in options]
+
+
+def limits_of_batches(at):
+    kinds = (0, 1, 5, 100, 0.0, 0.5, 0.72, 1.0)
+    return [
+        course(at, val=24, **{f"limit_{stage}_batches": kind})
+        for stage in ("train", "val")
+        for kind in kinds
+    ]
+
+
+def parts_of_less_than_a_batch(at):
+    found = []
+    for options in ({"limit_train_batches": 0.01}, {"limit_val_batches": 0.3}):
+        try:
+            course(at, **options)
+        except Exception:
+            found.append(options)
+    return found
+
+
+def limits_of_a_run(at):
+    options = [
+        {"max_steps": -1},
+        {"max_steps": 3, "max_epochs": None},
+        {"max_steps": 3, "max_epochs": -1},
+        {"max_epochs": 0},
+        {"min_epochs": 1},
+        {"fast_dev_run": 2},
+    ]
+    return [course(at, **one) for one in options]
+
+
+def switches(at):
+    options = [
+        {"barebones": True, "enable_progress_bar": None, "enable_model_summary": None, "logger": None}
+        | {"log_every_n_steps": None},
+        {"enable_checkpointing": False},
+        {"inference_mode": False},
+        {"use_distributed_sampler": False},
+        {"deterministic": "warn"},
+        {"detect_anomaly": True},
+        {"log_every_n_steps": 0},
+        {"devices": "auto", "num_nodes": 1},
+        {"strategy": "auto", "devices": "1"},
+        {"reload_dataloaders_every_n_epochs": 1},
+        {"gradient_clip_val": 0},
+    ]
+    return [course(at, **one) for one in options]
+
+
+def precisions(at):
+    return [course(at, precision=one) for one in (32, "32", "bf16", "bf16-true", 64, 16, "16-mixed")]
+
+
+def overfitting(at):
+    class Shuffles(at.Net):
+        def train_dataloader(self):
+            return DataLoader(data().dataset, 4, shuffle=True)
+
+        def val_dataloader(self):
+            return data(16, seed=1)
+
+    module = Shuffles()
+    run = at.trainer(overfit_batches=2)
+    run.fit(module)
+    values = [float(value) for _, value in sorted(run.callback_metrics.items())]
+    shuffled = DataLoader(data().dataset, 4, shuffle=True)
+    other = at.Net()
+    at.trainer(overfit_batches=0.5).fit(other, shuffled, data(16))
+    return module.layer.weight.tolist(), [round(one, 5) for one in values], other.layer.weight.tolist()
+
+
+def profilers(at):
+    class Times(at.Net):
+        def training_step(self, batch, batch_idx):
+            with self.trainer.profiler.profile("mine"):
+                return super().training_step(batch, batch_idx)
+
+    found = []
+    kinds = [named(at, f"profilers.{name}")() for name in ("SimpleProfiler", "PassThroughProfiler")]
+    advanced = named(at, "profilers.AdvancedProfiler")(dirpath=".", filename="report")
+    for profiler in (*kinds, advanced, "simple", "advanced", None):
+        module = Times()
+        run = at.trainer(profiler=profiler)
+        run.fit(module, data(12))
+        found.append((type(run.profiler).__name__, module.layer.weight.tolist()))
+    return found, len(kinds[0].recorded_durations["mine"]), "mine" in Path("fit-report.txt").read_text()
+
+
+def plugins(at):
+    precision = named(at, "plugins.precision.MixedPrecision")("bf16-mixed", "cpu")
+    kinds = [
+        [named(at, "plugins.environments.SLURMEnvironment")(auto_requeue=False)],
+        [named(at, "plugins.environments.LightningEnvironment")()],
+        [precision],
+        [named(at, "plugins.DoublePrecision")()],
+        named(at, "plugins.HalfPrecision")("bf16-true"),
+        [named(at, "plugins.io.AsyncCheckpointIO")(), named(at, "plugins.TorchSyncBatchNorm")()],
+        [],
+    ]
+    return [course(at, 12, plugins=one) for one in kinds]
+
+
+def accelerators(at):
+    cpu = named(at, "accelerators.CPUAccelerator")
+    run = at.trainer(accelerator=cpu())
+    alone = named(at, "strategies.SingleDeviceStrategy")
+    other = at.trainer(strategy=named(at, "strategies.single_device.SingleDeviceStrategy")("cpu"))
+    return [
+        isinstance(run.accelerator, cpu),
+        isinstance(run.strategy, alone),
+        isinstance(other.strategy, alone),
+        isinstance(run.strategy, named(at, "strategies.ddp.DDPStrategy")),
+        cpu.is_available(),
+        named(at, "accelerators.CUDAAccelerator").is_available(),
+    ]
+
+
+def a_second_fit(at):
+    class Notes(at.L.Callback):
+        def on_train_start(self, trainer, pl_module):
+            self.note("start", trainer)
+
+        def on_train_epoch_start(self, trainer, pl_module):
+            self.note("epoch", trainer)
+
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            loop = trainer.fit_loop
+            found.append((loop.batch_idx, loop.total_batch_idx, loop.epoch_loop.batch_idx))
+
+        def note(self, name, trainer):
+            found.append((name, trainer.current_epoch, trainer.global_step, trainer.max_epochs))
+
+    def epochs(run):
+        run.fit_loop.max_epochs = 4
+
+    def steps(run):
+        run.fit_loop.epoch_loop.max_steps = 12
+
+    found = []
+    for change, options in (
+        (None, {}),
+        (epochs, {"enable_checkpointing": False}),
+        (epochs, {"accumulate_grad_batches": 2}),
+        (steps, {"max_steps": 5, "max_epochs": 9}),
+    ):
+        module, run = at.Net(), at.trainer(callbacks=[Notes()], **options)
+        run.fit(module, data(), data(8))
+        found.append((run.estimated_stepping_batches, module.layer.weight.tolist()))
+        if change is not None:
+            change(run)
+        run.fit(module, data(), data(8))
+        ended = run.current_epoch, run.global_step, run.estimated_stepping_batches
+        found.append((*ended, module.layer.weight.tolist()))
+    return found
+
+
+def another_module_in_a_second_fit(at):
+    run, modules = at.trainer(max_epochs=1), (at.Net(), at.Net())
+    for module in modules:
+        run.fit(module, data(12))
+        run.fit_loop.max_epochs += 2
+    return [module.layer.weight.tolist() for module in modules], run.current_epoch, run.global_step
+
+
+def limits_that_a_hook_sets(at):
+    class Longer(at.L.Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            if trainer.current_epoch == 1:
+                trainer.fit_loop.max_epochs = 3
+
+    run = at.trainer(callbacks=[Longer()])
+    run.fit(at.Net(), data(12))
+    return run.current_epoch, run.global_step, run.max_epochs
+
+
+def rows_of_files(at):
+    class Logs(at.Net):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            self.log("forked", loss.detach(), on_step=True, on_epoch=True)
+            return loss
+
+    loggers = import_module(at.package + ".pytorch.loggers")
+    run = at.trainer(logger=[loggers.CSVLogger("csv"), loggers.TensorBoardLogger("tb")])
+    run.fit(Logs(), data(12), data(8))
+    run.fit_loop.max_epochs = 3
+    run.fit(run.lightning_module, data(12), data(8))
+    with open(f"{run.log_dir}/metrics.csv") as file:
+        rows = [{k: v for k, v in row.items() if v} for row in csv.DictReader(file)]
+    rows = [sorted((name, round(float(value), 4)) for name, value in row.items()) for row in rows]
+    events = EventAccumulator(run.loggers[1].log_dir).Reload()
+    tags = [tag for tag in events.Tags()["scalars"] if tag != "hp_metric"]
+    scalars = {tag: [(e.step, round(e.value, 4)) for e in events.Scalars(tag)] for tag in sorted(tags)}
+    return sorted(rows), {tag: sorted({*found}) for tag, found in scalars.items()}
+
+
+# -- what public programs do -----------------------------------------------------------------------
+
+
+def steps_in_names_with_a_plateau(at):
+    class Plateau(at.Net):
+        def configure_optimizers(self):
+            optimizer = super().configure_optimizers()
+            schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+            return {"optimizer": optimizer, "lr_scheduler": schedule, "monitor": "val_loss"}
+
+        def on_fit_end(self):
+            found.append(self.trainer.global_step)
+
+    found = []
+    run = at.trainer()
+    run.fit(Plateau(), data(), data(8))
+    return found, os.path.basename(run.checkpoint_callback.best_model_path)
+
+
+def a_name_that_every_checkpoint_has(at):
+    found = []
+    kinds = ({}, {"save_last": True}, {"monitor": "val_loss"}, {"save_top_k": -1}, {"every_n_epochs": 2})
+    for number, options in enumerate(kinds):
+        keeps = at.callbacks.ModelCheckpoint(f"kept{number}", "same", **options)
+        at.trainer(callbacks=[keeps], max_epochs=3).fit(at.Net(), data(), data(8))
+        paths = os.path.basename(keeps.best_model_path), os.path.basename(keeps.last_model_path)
+        found.append((sorted(os.listdir(keeps.dirpath)), *paths))
+    return found
+
+
+def a_callback_of_two_trainers(at):
+    keeps = at.callbacks.ModelCheckpoint("kept", monitor="val_loss")
+    at.trainer(callbacks=[keeps]).fit(at.Net(), data(), data(8))
+    before = os.path.basename(keeps.best_model_path), float(keeps.best_model_score)
+    at.trainer(callbacks=[keeps]).predict(at.Net(), data(8))
+    after = os.path.basename(keeps.best_model_path), float(keeps.best_model_score)
+    return before[0] == after[0], before[1] == after[1], before[0]
+
+
+def copies(at):
+    loggers = import_module(at.package + ".pytorch.loggers")
+    keeps, stops = at.callbacks.ModelCheckpoint("kept"), at.callbacks.EarlyStopping("val_loss")
+    given = {
+        "callbacks": [keeps, stops],
+        "logger": [loggers.CSVLogger("a"), loggers.TensorBoardLogger("b")],
+    }
+    first = copy.deepcopy(at.trainer(**given))
+    run = at.trainer(**given)
+    run.fit(at.Net(), data(), data(8))
+    module = at.Net()
+    first.fit(module, data(), data(8))
+    written = [copy.deepcopy(one).best_model_path for one in (keeps, *run.checkpoint_callbacks)]
+    copy.deepcopy(stops)
+    return [os.path.basename(path) for path in written], module.layer.weight.tolist(), first.max_epochs
+
+
+def checkpoints_saved_by_hand(at):
+    class Saves(at.Net):
+        def __init__(self, rate=0.1):
+            super().__init__()
+            self.save_hyperparameters()
+
+    found = []
+    for keeps in (True, False):
+        module, run = Saves(0.3), at.trainer(enable_checkpointing=keeps)
+        run.fit(module, data())
+        for _ in range(2):
+            run.save_checkpoint("saved.ckpt")
+        loaded = Saves.load_from_checkpoint("saved.ckpt", weights_only=False)
+        found.append((loaded.hparams.rate, loaded.layer.weight.tolist() == module.layer.weight.tolist()))
+    return found
+
+
+def hyperparameters_that_are_objects(at):
+    class Takes(at.Net):
+        def __init__(self, loss, kind=nn.Linear, width=2):
+            super().__init__()
+            self.save_hyperparameters()
+            self.loss = loss
+
+    module, run = Takes(nn.MSELoss()), at.trainer()
+    run.fit(module, data())
+    path = run.checkpoint_callback.best_model_path
+    loaded = Takes.load_from_checkpoint(path, weights_only=False)
+    kinds = type(loaded.loss).__name__, loaded.hparams.kind.__name__, loaded.hparams.width
+    return kinds, loaded.loss is module.loss
+
+
+def steps_of_one_optimizer_alone(at):
+    class Two(at.Net):
+        def __init__(self):
+            super().__init__()
+            self.other, self.automatic_optimization = nn.Linear(3, 1), False
+
+        def training_step(self, batch, batch_idx):
+            found.append(self.global_step)
+            first, second = self.optimizers()
+            second._on_before_step = second._on_after_step = lambda: None
+            for optimizer, part in ((first, self.layer), (second, self.other)):
+                optimizer.zero_grad()
+                self.manual_backward(part(batch[0]).square().mean())
+                optimizer.step()
+
+        def configure_optimizers(self):
+            return [torch.optim.SGD(part.parameters(), lr=0.01) for part in (self.layer, self.other)]
+
+    found, run = [], at.trainer(max_steps=5, max_epochs=-1)
+    run.fit(Two(), data(12))
+    return found, run.global_step
+
+
+def early_stopping_on_what_a_sanity_check_does_not_log(at):
+    class Names(at.Net):
+        def validation_step(self, batch, batch_idx):
+            name = "sanity_loss" if self.trainer.sanity_checking else "val_loss"
+            self.log(name, nn.functional.mse_loss(self(batch[0]), batch[1]))
+
+    run = at.trainer(callbacks=[at.callbacks.EarlyStopping("val_loss")])
+    run.fit(Names(), data(), data(8))
+    return run.current_epoch
+
+
+def rows_of_evaluations(at):
+    class Tests(at.Net):
+        def test_step(self, batch, batch_idx):
+            self.log("test_loss", nn.functional.mse_loss(self(batch[0]), batch[1]))
+
+    loggers = import_module(at.package + ".pytorch.loggers")
+    module, found = Tests(), []
+    for run in (at.trainer(logger=loggers.CSVLogger("a")), at.trainer(logger=loggers.CSVLogger("b"))):
+        if not found:
+            run.fit(module, data(), data(8))
+        run.test(module, data(8), verbose=False)
+        run.validate(module, data(8), verbose=False)
+        with open(f"{run.log_dir}/metrics.csv") as file:
+            rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
+        found.append(sorted((int(row["step"]), row["epoch"], *sorted(row)) for row in rows))
+    return found
+
+
+def data_of_evaluations(at):
+    class Tests(at.Net):
+        def test_step(self, batch, batch_idx):
+            seen.append((self.trainer.num_test_batches, len(self.trainer.test_dataloaders)))
+
+        def predict_step(self, batch, batch_idx):
+            seen.append((self.trainer.num_predict_batches, len(self.trainer.predict_dataloaders)))
+
+    seen, run = [], at.trainer(limit_test_batches=3)
+    run.test(Tests(), data(), verbose=False)
+    run.predict(Tests(), data(8))
+    return seen, run.device_ids, run.distributed_sampler_kwargs, run.ckpt_path
+
+
 CASES = [
     one
     for one in [*vars().values()]
@@ -638,7 +1043,9 @@ def main(package, out):
     """Run all cases, each in a folder of its own."""
     at, found = room(package), {"made_with": made_with()}
     for case in CASES:
-        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        # A picture may still be drawn there when a case is over.
+        folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        with folder as path, contextlib.chdir(path):
             torch.manual_seed(0)
             try:
                 found[case.__name__] = case(at)

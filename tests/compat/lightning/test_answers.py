@@ -8,6 +8,8 @@ from torch import nn
 
 import paceline.compat.lightning as L
 from paceline import PacelineError
+from paceline.compat.lightning.other_paths import PATHS
+from paceline.compat.lightning.pytorch.plugins import MixedPrecision
 
 from .small import Net, data, trainer
 
@@ -18,6 +20,10 @@ def refused(message, call, error=PacelineError):
     assert len(str(caught.value).splitlines()) <= 12
 
 
+class Scaled(MixedPrecision):
+    """A plugin of a user's own."""
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -26,13 +32,19 @@ def refused(message, call, error=PacelineError):
             {"gpus": 2, "auto_lr_find": True},
             "gpus: use accelerator=.gpu.*\n.*auto_lr_find: use find_learning",
         ),
-        ({"plugins": [object()]}, "plugins=.* is not translated"),
+        ({"plugins": [object()]}, "plugins=.* takes no object"),
+        (
+            {"plugins": Scaled("16-mixed")},
+            "takes no Scaled, a Precision\n.*Precision of paceline.strategies",
+        ),
+        ({"val_check_interval": "soon"}, "or a time"),
+        ({"val_check_interval": "00:00:01:00", "check_val_every_n_epoch": 2}, "in every epoch then"),
         ({"precision": "transformer-engine"}, "is not offered"),
         ({"precision": "bf17"}, "precision"),
         ({"accelerator": "tpu"}, "accelerator='tpu' is not offered"),
         ({"gradient_clip_algorithm": "median"}, "allowed: 'norm', 'value'"),
         ({"val_check_interval": 1.5}, "val_check_interval is a number of batches"),
-        ({"check_val_every_n_epoch": None}, "counts batches over the whole run"),
+        ({"check_val_every_n_epoch": None, "val_check_interval": 0.5}, "counts batches over the whole run"),
         ({"callbacks": [object()]}, "callbacks= takes objects of Callback"),
         ({"max_epochs": 0.5}, "max_epochs"),
     ],
@@ -44,16 +56,32 @@ def test_arguments_of_the_trainer(given, message):
 class Old(Net):
     def training_epoch_end(self, outputs): ...
 
-    def validation_step_end(self, output): ...
 
-    def on_train_bach_end(self): ...
+def test_overrides_that_lightning_refuses_are_one_report():
+    found = r"Old.training_epoch_end: on_train_epoch_end\(self\)[\s\S]*write what is named"
+    refused(found, lambda: trainer().fit(Old(), data()))
 
 
-def test_overrides_that_nobody_calls_are_one_report():
+class Own(Net):
+    """Has a method of the name of an old hook, which it calls itself: Lightning lets it."""
+
+    def on_train_epoch_end(self):
+        self.on_epoch_end()
+
+    def on_epoch_end(self):
+        self.ended = True
+
+
+def test_what_lightning_ignores_is_a_line(capsys):
     watch = type("Watch", (L.Callback,), {"on_batch_end": lambda self, trainer, module: None})()
-    found = r"Old.training_epoch_end: on_train_epoch_end\(self\)[\s\S]*Old.validation_step_end[\s\S]*"
-    found += r"Old.on_train_bach_end: no hook of Lightning's[\s\S]*Watch.on_batch_end"
-    refused(found, lambda: trainer(callbacks=watch).fit(Old(), data()))
+    bar = type("Bar", (L.pytorch.callbacks.TQDMProgressBar,), {"init_train_tqdm": lambda self: None})()
+    module = Own()
+    trainer(callbacks=[watch, bar], enable_progress_bar=True).fit(module, data())
+    assert module.ended
+    printed = capsys.readouterr().out
+    assert "never called by the trainer: Own.on_epoch_end: on_train_epoch_end(self)" in printed
+    assert "never called by the trainer: Watch.on_batch_end: on_train_batch_end" in printed
+    assert "Bar overrides init_train_tqdm, which is not called" in printed
 
 
 class Legacy(Net):
@@ -103,20 +131,11 @@ class Median(Net):
         (NoOptimizer, {}, "configure_optimizers returned None"),
         (Keeps, {}, "optimizer_zero_grad did not clear the gradients"),
         (Median, {}, "a reduction of your own is not possible"),
-        (Net, {"accumulate_grad_batches": 2, "val_check_interval": 1}, "between two micro-batches"),
         (Net, {"val_check_interval": 9}, "more than the 3 batches of an epoch"),
     ],
 )
 def test_what_shows_at_the_fit(module, options, message):
     refused(message, lambda: trainer(**options).fit(module(), data(), data()))
-
-
-def test_a_bar_that_would_not_be_drawn():
-    class Bar(L.pytorch.callbacks.TQDMProgressBar):
-        def init_train_tqdm(self):
-            return None
-
-    refused("Bar overrides init_train_tqdm, which would never be called", lambda: trainer(callbacks=Bar()))
 
 
 @pytest.mark.parametrize(
@@ -125,8 +144,9 @@ def test_a_bar_that_would_not_be_drawn():
         ("", "Fabric", "use paceline.Trainer"),
         (".pytorch.tuner", "Tuner", "find_learning_rate"),
         (".fabric", "Fabric", "paceline.Trainer"),
-        (".pytorch.accelerators", "CPUAccelerator", "accelerator="),
-        (".pytorch.plugins.environments", "SLURMEnvironment", "recognised by themselves"),
+        (".pytorch.accelerators", "XLAAccelerator", "no TPU"),
+        (".pytorch.plugins", "TransformerEnginePrecision", "bf16-mixed"),
+        (".pytorch.plugins.environments", "XLAEnvironment", "no TPU"),
         (".pytorch.demos.boring_classes", "BoringModel", "a model and data of your own"),
         (".fabric.utilities", "measure_flops", "paceline.Trainer"),
         (".pytorch.loggers", "CometLogger", "a Logger of your own"),
@@ -135,8 +155,23 @@ def test_a_bar_that_would_not_be_drawn():
 )
 def test_imports(module, name, message):
     found = importlib.import_module("paceline.compat.lightning" + module)
-    refused(message, lambda: getattr(found, name), ImportError)
+    refused(message, getattr(found, name))
+    refused(message, lambda: type("Own", (getattr(found, name),), {}))
     assert not hasattr(found, "__path_of_nothing__")
+
+
+def test_a_constant_is_no_value_that_could_be_taken_for_one():
+    found = importlib.import_module("paceline.compat.lightning.fabric.utilities.imports")
+    refused("private to Lightning", lambda: found._IS_WINDOWS, ImportError)
+
+
+@pytest.mark.parametrize("path", sorted(PATHS))
+def test_lightnings_other_paths(path):
+    root = "paceline.compat.lightning"
+    found = importlib.import_module(f"{root}.{path}")
+    assert found is importlib.import_module(f"{root}.{PATHS[path]}")
+    above, _, last = path.rpartition(".")
+    assert hasattr(importlib.import_module(f"{root}.{above}"), last)
 
 
 def test_a_name_that_lightning_has_neither():
@@ -148,8 +183,9 @@ def test_a_name_that_lightning_has_neither():
 
 
 def test_attributes():
-    refused("current_epoch, global_step", lambda: trainer().fit_loop.epoch_loop, AttributeError)
-    refused("Trainer.max_epochs=4. and fit", lambda: setattr(trainer().fit_loop, "max_epochs", 4))
+    refused("did you mean batch_idx", lambda: trainer().fit_loop.batch_index, AttributeError)
+    refused("allowed: max_epochs, min_epochs", lambda: setattr(trainer().fit_loop, "epoch", 4))
+    refused("GradientAccumulationScheduler", lambda: setattr(trainer(), "accumulate_grad_batches", 2))
     refused("did you mean current_epoch", lambda: trainer().curent_epoch, AttributeError)
     refused("Net is not attached to a `Trainer`", lambda: Net().trainer, RuntimeError)
     refused("hparams has no 'lrr'", lambda: Net().hparams.lrr, AttributeError)
@@ -158,9 +194,3 @@ def test_attributes():
 def test_what_is_no_module():
     refused("must be a `LightningModule`", lambda: trainer().fit(nn.Linear(1, 1), data()), TypeError)
     refused("where none was trained", lambda: trainer().test(), TypeError)
-
-
-@pytest.mark.parametrize("name", ["WandbLogger", "MLFlowLogger"])
-def test_the_client_of_a_tracker(name):
-    logger = getattr(L.pytorch.loggers, name)()
-    refused(r"experiment is not offered[\s\S]*log_image", lambda: logger.experiment)

@@ -66,7 +66,7 @@ def test_a_link_is_read_as_the_checkpoint():
 
 
 def test_the_run_folder_is_beside_the_logs_of_lightning():
-    run = trainer(logger=TensorBoardLogger("logs"))
+    run = trainer(logger=TensorBoardLogger("logs"), log_every_n_steps=1)
     run.fit(Recorded(lr=0.5), data())
     folder = Path("logs/lightning_logs/version_0")
     assert run.log_dir == str(folder)
@@ -95,8 +95,8 @@ def test_hyperparameters_are_written_whatever_they_are():
 
 
 def test_rows_and_events_are_where_each_logger_is():
-    run = trainer(logger=[CSVLogger("logs", "a"), TensorBoardLogger("logs", "b", version="mine")])
-    run.fit(Net(), data())
+    loggers = [CSVLogger("logs", "a"), TensorBoardLogger("logs", "b", version="mine")]
+    trainer(logger=loggers, log_every_n_steps=1).fit(Net(), data())
     assert Path("logs/a/version_0/metrics.csv").is_file()
     assert list(Path("logs/b/mine").glob("events.out.tfevents.*"))
     assert not Path("logs/b/version_0").exists()

@@ -158,7 +158,7 @@ def test_a_class_by_its_name_and_its_arguments_one_by_one():
     )
     assert type(cli.model) is Wider
     assert cli.model.hparams.width == 5
-    assert [type(one) for one in cli.trainer.callbacks[:2]] == [EarlyStopping, ModelCheckpoint]
+    assert {EarlyStopping, ModelCheckpoint} <= {type(one) for one in cli.trainer.callbacks}
     assert isinstance(cli.trainer.given["strategy"], DDP)
 
 

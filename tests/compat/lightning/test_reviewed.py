@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import paceline.compat.lightning as L
 from paceline import PacelineError
@@ -129,11 +130,32 @@ def test_a_value_that_is_never_logged_is_an_error(kind):
         trainer(callbacks=kind(monitor="nope")).fit(Net(), data(), data())
 
 
-def test_a_second_fit_is_refused_but_for_a_resume():
-    run = trainer()
+def test_a_second_fit_trains_nothing_unless_a_limit_is_raised(capsys):
+    run = trainer(enable_progress_bar=True)
     run.fit(Net(), data())
-    with pytest.raises(PacelineError, match="has trained already"):
-        run.fit(Net(), data())
+    run.fit(Net(), data())
+    assert "at its limit already (max_epochs=1 reached)" in capsys.readouterr().out
+    assert (run.current_epoch, run.global_step) == (1, 3)
+
+
+def test_a_second_fit_reads_other_samples_than_the_first():
+    class Notes(Net):
+        def training_step(self, batch, batch_idx):
+            order.extend(batch[0][:, 0].tolist())
+            return super().training_step(batch, batch_idx)
+
+    order, module = [], Notes()
+    shuffled = DataLoader(data().dataset, batch_size=4, shuffle=True)
+    run = trainer(enable_checkpointing=False)
+    for _ in range(2):
+        run.fit(module, shuffled)
+        run.fit_loop.max_epochs += 1
+    first, second = order[:12], order[12:]
+    assert first != second
+    assert sorted(first) == sorted(second)
+    order.clear()
+    trainer(max_epochs=2, enable_checkpointing=False).fit(Notes(), shuffled)
+    assert order == first + second
 
 
 class Late(EarlyStopping):
@@ -306,9 +328,23 @@ def test_a_data_module_is_not_made_from_a_checkpoint():
         L.LightningDataModule.load_from_checkpoint("last")
 
 
-def test_overfitting_explains_what_it_validates_on(capsys):
-    trainer(overfit_batches=2, enable_progress_bar=True).fit(Net(), data(), data())
-    assert "overfit_batches: the same batches of the training data" in capsys.readouterr().out
+def test_float16_on_a_cpu_is_explained(capsys):
+    trainer(precision="16-mixed", enable_progress_bar=True).fit(Net(), data())
+    assert "precision='16-mixed' is bfloat16 on a CPU, as in Lightning" in capsys.readouterr().out
+
+
+def test_parts_of_the_data_are_explained(capsys):
+    options = {"limit_train_batches": 0.7, "limit_val_batches": 0.5, "val_check_interval": 0.5}
+    run = trainer(**options, accumulate_grad_batches=2, enable_progress_bar=True)
+    run.fit(Net(), data(28), data(12))
+    printed = capsys.readouterr().out
+    assert "limit_train_batches=0.7 of 7 batches: 4" in printed
+    assert "limit_val_batches=0.5 of 3 batches: 1" in printed
+    assert "val_check_interval=0.5 of 4 batches: every 2" in printed
+    trainer(val_check_interval=3, accumulate_grad_batches=2, enable_progress_bar=True).fit(
+        Net(), data(28), data(12)
+    )
+    assert "validates every 3 batches, and an optimizer step has 2" in capsys.readouterr().out
 
 
 class LogsItsLoss(Net):

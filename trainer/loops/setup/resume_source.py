@@ -31,6 +31,7 @@ class Source:
 
     def __init__(self, context: StageContext, resume: Resumption) -> None:
         self._resume, self._allow, self._fit = resume.source, resume.allow, context.fit_number
+        self._fresh = context.state.state_dict()  # callbacks may have set them in on_setup
         self._newest = isinstance(resume.source, str) and resume.source in ("auto", "latest")
         self._search = ResumeSearch(
             context.ranks,
@@ -48,9 +49,10 @@ class Source:
 
     @property
     def counters(self) -> dict[str, Any]:
-        """The counters of the checkpoint; those of a new run where there is none."""
-        saved = read_manifest(self.path)["counters"] if self.path else {}
-        return TrainState().state_dict() | saved
+        """The counters of the checkpoint; those with which the run begins where there is none."""
+        return (
+            TrainState().state_dict() | read_manifest(self.path)["counters"] if self.path else self._fresh
+        )
 
     def place(self, state: TrainState) -> None:
         """Let the counters say where in the data the run is."""

@@ -25,4 +25,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    refuse_import(__name__, name, {name: "paceline.Trainer, or torch alone"})
+    return refuse_import(__name__, name, {name: "paceline.Trainer, or torch alone"})

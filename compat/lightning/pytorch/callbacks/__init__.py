@@ -12,10 +12,10 @@ from .early_stopping import EarlyStopping
 from .finetuning import BaseFinetuning
 from .gradient_accumulation_scheduler import GradientAccumulationScheduler
 from .lr_monitor import LearningRateMonitor
-from .model_checkpoint import ModelCheckpoint
+from .model_checkpoint import Checkpoint, ModelCheckpoint
 from .model_summary import ModelSummary, RichModelSummary
 from .prediction_writer import BasePredictionWriter
-from .progress import RichProgressBar, TQDMProgressBar
+from .progress import ProgressBar, RichProgressBar, TQDMProgressBar
 from .timer import Timer
 from .weight_averaging import EMAWeightAveraging, StochasticWeightAveraging, WeightAveraging
 
@@ -24,6 +24,7 @@ __all__ = [
     "BaseFinetuning",
     "BasePredictionWriter",
     "Callback",
+    "Checkpoint",
     "DeviceStatsMonitor",
     "EMAWeightAveraging",
     "EarlyStopping",
@@ -32,6 +33,7 @@ __all__ = [
     "LearningRateMonitor",
     "ModelCheckpoint",
     "ModelSummary",
+    "ProgressBar",
     "RichModelSummary",
     "RichProgressBar",
     "StochasticWeightAveraging",
@@ -45,12 +47,10 @@ _HERE = {
     "LearningRateFinder": "find_learning_rate of paceline.tools",
     "ModelPruning": "torch.nn.utils.prune in a Callback",
     "OnExceptionCheckpoint": "ModelCheckpoint(save_on_exception=True)",
-    "ProgressBar": "TQDMProgressBar",
     "SpikeDetection": "paceline.callbacks.LossSpikes",
     "ThroughputMonitor": "paceline.callbacks.Throughput",
-    "Checkpoint": "ModelCheckpoint",
 }
 
 
 def __getattr__(name: str) -> Any:
-    refuse_import(__name__, name, _HERE)
+    return refuse_import(__name__, name, _HERE)

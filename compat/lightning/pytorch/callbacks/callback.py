@@ -22,6 +22,10 @@ class Callback(CallbackHooks):
 
     _paceline_session: Any = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles hold: not the trainer."""
+        return {name: value for name, value in vars(self).items() if name != "_paceline_session"}
+
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         """Log a value, as the module's ``log``."""
         if self._paceline_session is not None:

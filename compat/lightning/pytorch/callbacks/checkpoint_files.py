@@ -47,7 +47,10 @@ class CheckpointFiles:
         directory: Where they are; None until a fit begins.
         paths: The link of each checkpoint, by our name for it.
         last_path: The newest one's; "" before the first.
+        has_failed: Whether there are no links: the file system has none.
     """
+
+    has_failed = False
 
     def __init__(
         self,
@@ -68,32 +71,41 @@ class CheckpointFiles:
         self.paths = {name: path for name, path in self.paths.items() if name in checkpoints}
         self.last_path = self.last_path if self.paths else ""
 
-    def name(self, ranks: Any, checkpoint: str, epoch: int) -> None:
+    def name(self, ranks: Any, checkpoint: str, epoch: int, replaced: str | None = None) -> None:
         """A checkpoint is about to be written: fix its path by the values of now. On all ranks.
 
         Args:
             ranks: The run's collectives.
             checkpoint: Our name for it.
             epoch: The epoch at whose end or in which it is, from 0.
+            replaced: The one that Lightning deletes for it, whose path it may have.
         """
         if self.directory is not None and checkpoint not in self.paths:
-            self.paths[checkpoint], self.last_path = ranks.on_rank_zero(lambda: self._named(epoch))
+            self.paths[checkpoint], self.last_path = ranks.on_rank_zero(
+                lambda: self._named(epoch, replaced)
+            )
 
-    def _named(self, epoch: int) -> tuple[str, str]:
+    def _named(self, epoch: int, replaced: str | None) -> tuple[str, str]:
         values = {**self._values(), "epoch": epoch}
-        path = self._free(self._template or "{epoch}-{step}", values)
+        path = self._free(self._template or "{epoch}-{step}", values, self.paths.get(replaced or "", ""))
         if self._last is None:
             return path, ""
         return path, self.last_path or self._free(self._last, values)
 
-    def _free(self, template: str, values: Mapping[str, Any]) -> str:
+    def _free(self, template: str, values: Mapping[str, Any], replaced: str = "") -> str:
         assert self.directory is not None
         stem = os.path.join(self.directory, formatted(template, values, self._with_names))
         path, number = stem + _EXTENSION, 0
         while self._counts and (path in self.paths.values() or os.path.lexists(path)):
+            if path == replaced:
+                break
             number += 1
             path = f"{stem}-v{number}{_EXTENSION}"
         return path
+
+    def path_of(self, checkpoint: str) -> str:
+        """The path of a checkpoint, whose link is there when it is written; "" where it has none."""
+        return "" if self.has_failed else self.paths.get(checkpoint, "")
 
     def update(self, folder: Path, kept: Collection[str], newest: str) -> None:
         """Let there be the links of these checkpoints, and no others of this run's. On rank 0.

@@ -8,9 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from ..... import PacelineError
 from ..... import callbacks as ours
 from .....durations import StepPosition
@@ -18,6 +15,7 @@ from ...translation.monitor import NamedMonitor, named_monitor, state_name
 from .callback import Callback
 from .checkpoint_files import CheckpointFiles
 from .overrides import refuse_overrides
+from .written_checkpoints import WrittenCheckpoints
 
 
 class _Saving(NamedMonitor, ours.Checkpoint):
@@ -66,7 +64,8 @@ class _Saving(NamedMonitor, ours.Checkpoint):
         epoch = trainer.epoch - ended
         # At the end of a fit ours writes one that Lightning writes at the end of an epoch only.
         if not self._at_end or (self.by_epochs and not (epoch + 1) % self.by_epochs):
-            self.files.name(trainer.ranks, self._name_at(trainer), epoch)
+            newest = next((n for n in reversed(self._kept.saved) if n in self.files.paths), None)
+            self.files.name(trainer.ranks, self._name_at(trainer), epoch, newest)
         super()._save(trainer)
 
     def after_save(self, path: Path) -> None:
@@ -128,7 +127,9 @@ class _Saving(NamedMonitor, ours.Checkpoint):
         super()._judge(noting)  # type: ignore[arg-type]
         if self._kept.ranked != before:
             self.score = noting.value
-            self.files.name(trainer.ranks, self._name_at(trainer), self._run.current_epoch)
+            kept = {name for name, _ in self._kept.ranked}
+            replaced = next((name for name, _ in reversed(before) if name not in kept), None)
+            self.files.name(trainer.ranks, self._name_at(trainer), self._run.current_epoch, replaced)
         return True
 
 
@@ -137,7 +138,11 @@ _ALL = 10**9
 """As many of the best as there are."""
 
 
-class ModelCheckpoint(Callback):
+class Checkpoint(Callback):
+    """The base of ``ModelCheckpoint``: ``isinstance(callback, Checkpoint)``."""
+
+
+class ModelCheckpoint(WrittenCheckpoints, Checkpoint):
     """Writes checkpoints.
 
     They are folders, in ``checkpoints/`` of the run folder. Lightning's paths are links to those that
@@ -215,9 +220,12 @@ class ModelCheckpoint(Callback):
         self.save_weights_only, self.save_on_exception = save_weights_only, save_on_exception
         if monitor is not None and every_n_train_steps:
             vars(self)["on_train_batch_end"] = self._after_batch
-        self._made: Any = None
-        self._run: Any = None
         self._reported: Path | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles hold: not the trainer, but what was written."""
+        left_out = dict.fromkeys(("_made", "_run", "_reported"))
+        return super().__getstate__() | left_out | {"_of_earlier": self.written()}
 
     def _after_batch(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """``on_train_batch_end``: before the module's own, which may log the value that is watched."""
@@ -237,7 +245,7 @@ class ModelCheckpoint(Callback):
 
     def ours(self, trainer: Any) -> list[Any]:
         refuse_overrides(self, ModelCheckpoint)
-        self._run = trainer
+        self._of_earlier, self._run = self.written(), trainer
         if self.save_top_k == 0:
             return []
         keeps_all = self.save_top_k < 0
@@ -263,7 +271,8 @@ class ModelCheckpoint(Callback):
         return [named_monitor(self._made, self.monitor, trainer)]
 
     def _begin(self) -> None:
-        """A fit begins: settle where the links are."""
+        """A fit begins: settle where the links are, and forget what an earlier one wrote."""
+        self._of_earlier = {}
         if not self._has_dirpath:
             self.dirpath = _directory(self._run)
         self._files.directory = None if "://" in self.dirpath else self.dirpath
@@ -281,74 +290,12 @@ class ModelCheckpoint(Callback):
             try:
                 self._files.update(path.parent, names[-1:] if few else names, path.name)
             except OSError as error:  # a file system without links
+                self._files.has_failed = True
                 self._run.ours.log_line(f"warning: {path.name} has no link under Lightning's name: {error}")
         if path != self._reported and self._run.is_global_zero:
             self._reported = path
             for logger in self._run.loggers:
                 logger.after_save_checkpoint(self)
-
-    # -- what was written ----------------------------------------------------------------------
-
-    @property
-    def _folder(self) -> Path | None:
-        folder = None if self._run is None else self._run.ours.folder
-        return None if folder is None else Path(folder) / "checkpoints"
-
-    @property
-    def _saved(self) -> list[str]:
-        """Those that Lightning would have written too, the newest last."""
-        return [name for name in self._made._kept.saved if name in self._files.paths]
-
-    def _path(self, name: str | None) -> str:
-        if name is None or self._folder is None:
-            return ""
-        linked = self._files.paths.get(name, "")
-        return linked if os.path.islink(linked) else str(self._folder / name)
-
-    @property
-    def best_model_path(self) -> str:
-        """The best checkpoint; the latest where no value is monitored; "" before the first."""
-        if self._made is None:
-            return ""
-        if self.monitor is not None:
-            return self._path(self._made._kept.best)
-        return self._path(next(reversed(self._saved or self._made._kept.saved), None))
-
-    @property
-    def best_model_score(self) -> Tensor | None:
-        """The best value; None before the first."""
-        score = None if self._made is None or self.monitor is None else self._made.best_score
-        return None if score is None else torch.tensor(score)
-
-    @property
-    def current_score(self) -> Tensor | None:
-        """The last value that was among the best; None before the first."""
-        score = None if self._made is None else self._made.score
-        return None if score is None else torch.tensor(score)
-
-    @property
-    def kth_value(self) -> Tensor | None:
-        """The value of the last of the best ones; None before the first."""
-        return next(reversed(self.best_k_models.values()), None)
-
-    @property
-    def last_model_path(self) -> str:
-        """The newest checkpoint, ``last.ckpt`` with ``save_last``; "" before the first."""
-        if os.path.islink(self._files.last_path):
-            return self._files.last_path
-        saved = () if self._made is None else self._made._kept.saved
-        return self._path(saved[-1] if saved else None)
-
-    @property
-    def best_k_models(self) -> dict[str, Tensor]:
-        """The best ones with their values."""
-        ranked = () if self._made is None else self._made._kept.ranked
-        return {self._path(name): torch.tensor(value) for name, value in ranked}
-
-    @property
-    def kth_best_model_path(self) -> str:
-        """The last of the best ones."""
-        return next(reversed(self.best_k_models), "")
 
 
 def _directory(trainer: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..... import callbacks as ours
 from .callback import Callback
-from .overrides import refuse_overrides
+from .overrides import explain_overrides
 
 
 class ModelSummary(Callback):
@@ -21,7 +21,7 @@ class ModelSummary(Callback):
         self.max_depth = max_depth
 
     def ours(self, trainer: Any) -> list[Any]:
-        refuse_overrides(self, ModelSummary)
+        explain_overrides(self, ModelSummary, trainer)
         return [ours.ModelSummary()] if self.max_depth else []
 
 

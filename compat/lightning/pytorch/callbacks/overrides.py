@@ -26,25 +26,42 @@ _NEVER_CALLED = {
 _WITHOUT_EFFECT = ("ModelCheckpoint", "GradientAccumulationScheduler")  # their hooks do nothing themselves
 
 
-def refuse_overrides(callback: Any, base: type, kind: str | None = None) -> None:
+def refuse_overrides(callback: Any, base: type) -> None:
     """Refuse a subclass that overrides what nobody calls, or what changes nothing.
 
     Args:
         callback: The user's.
         base: The class of this package.
-        kind: The key of the table; the class's name unless given.
 
     Raises:
         PacelineError: naming the methods.
     """
-    kind = kind or base.__name__
+    if written := _overridden(callback, base):
+        raise PacelineError(
+            f"{type(callback).__name__} overrides {', '.join(written)}, which would never be called "
+            f"in the place of {base.__name__}'s own",
+            fix="a Callback of your own beside it; callbacks of paceline.callbacks may be subclassed too",
+        )
+
+
+def explain_overrides(callback: Any, base: type, trainer: Any) -> None:
+    """Say which overridden methods are never called, where only what is shown depends on them.
+
+    Args:
+        callback: The user's.
+        base: The class of this package.
+        trainer: Tells the user.
+    """
+    if written := _overridden(callback, base):
+        names = ", ".join(written)
+        trainer.explain(
+            f"{type(callback).__name__} overrides {names}, which is not called: the look is ours"
+        )
+
+
+def _overridden(callback: Any, base: type) -> list[str]:
+    kind = base.__name__
     names = _NEVER_CALLED[kind].split()
     if kind in _WITHOUT_EFFECT:
         names += [name for name in names_of(CallbackHooks) if hasattr(Callback, name)]
-    written = [n for n in names if getattr(type(callback), n, None) is not getattr(base, n, None)]
-    if written:
-        raise PacelineError(
-            f"{type(callback).__name__} overrides {', '.join(written)}, which would never be called "
-            f"in the place of {kind}'s own",
-            fix="a Callback of your own beside it; callbacks of paceline.callbacks may be subclassed too",
-        )
+    return [n for n in names if getattr(type(callback), n, None) is not getattr(base, n, None)]

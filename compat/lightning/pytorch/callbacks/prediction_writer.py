@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any
 
 from ..... import PacelineError
 from .callback import Callback
 
-_INTERVALS = ("batch", "epoch", "batch_and_epoch")
+
+class WriteInterval(StrEnum):
+    """When predictions are written."""
+
+    BATCH = "batch"
+    EPOCH = "epoch"
+    BATCH_AND_EPOCH = "batch_and_epoch"
+
+
+_INTERVALS = tuple(one.value for one in WriteInterval)
 
 
 class BasePredictionWriter(Callback):

@@ -43,4 +43,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    refuse_import(__name__, name, {})
+    return refuse_import(__name__, name, {})

@@ -25,6 +25,10 @@ class LightningDataModule(HyperparametersMixin, DataMethods, BatchHooks):
     """
 
     trainer: Any = None
+    name: str | None = None
+    prepare_data_per_node: bool = True
+    allow_zero_length_dataloader_with_multiple_devices: bool = False
+    CHECKPOINT_HYPER_PARAMS_KEY = "datamodule_hyper_parameters"
 
     def __init__(self) -> None:
         super().__init__()

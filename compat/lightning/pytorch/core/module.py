@@ -52,6 +52,8 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
     example_input_array: Any = None
     strict_loading: bool = True
     allow_zero_length_dataloader_with_multiple_devices: bool = False
+    prepare_data_per_node: bool = True
+    CHECKPOINT_HYPER_PARAMS_KEY = "hyper_parameters"
     _paceline_session: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -176,7 +178,7 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
         Raises:
             PacelineError: for a reduction of your own, and for what is no scalar.
         """
-        if self._paceline_session is None:
+        if self._paceline_session is None or self._paceline_session.trainer.barebones:
             return
         options = {
             "prog_bar": prog_bar,
@@ -252,9 +254,7 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
         if self._paceline_adapter.automatic_optimization:
             found: list[Any] = [LightningOptimizer(one) for one in session.ours.optimizers]
         else:
-            toggle = (self.toggle_optimizer, self.untoggle_optimizer)
-            ours = session.ours.loop.manual_optimization.optimizers
-            found = [LightningOptimizer(one, session.count_update, toggle) for one in ours]
+            found = session.manual_optimizers((self.toggle_optimizer, self.untoggle_optimizer))
         if not use_pl_optimizer:
             found = [getattr(one, "optimizer", one) for one in found]
         return found[0] if len(found) == 1 else found

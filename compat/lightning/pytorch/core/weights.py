@@ -11,7 +11,7 @@ from torch import nn
 from ..... import PacelineError
 from .....trainer.checkpoint.weights import build_from_checkpoint
 from ...translation.configured import build
-from ...translation.saved import saved_by_hooks, unlinked
+from ...translation.saved import saved_by_hooks, unlinked, unwritten_arguments
 
 T = TypeVar("T", bound=nn.Module)
 
@@ -63,6 +63,7 @@ class Weights(nn.Module):
             kwargs = (yaml.safe_load(Path(hparams_file).read_text()) or {}) | kwargs
         strict = getattr(cls, "strict_loading", True) if strict is None else strict
         checkpoint_path = unlinked(checkpoint_path)
+        kwargs = unwritten_arguments(checkpoint_path) | kwargs
         module = build_from_checkpoint(cls, checkpoint_path, kwargs, strict, build)
         module.on_load_checkpoint(saved_by_hooks(checkpoint_path))  # type: ignore[operator]
         return module if map_location is None else module.to(map_location)

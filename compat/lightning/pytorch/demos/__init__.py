@@ -8,4 +8,4 @@ from ...translation.refusals import refuse_import
 
 
 def __getattr__(name: str) -> Any:
-    refuse_import(__name__, name, {name: "a model and data of your own"})
+    return refuse_import(__name__, name, {name: "a model and data of your own"})

@@ -20,4 +20,4 @@ _HERE = {
 
 
 def __getattr__(name: str) -> Any:
-    refuse_import(__name__, name, _HERE)
+    return refuse_import(__name__, name, _HERE)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from ..... import PacelineError
 from ..... import callbacks as ours
 from .....callbacks.loggers.logger import values_of
+from .....trainer.checkpoint.files.json_codec import is_plain
+from .....trainer.run.config_file import plain_data
+from .....trainer.utils.secrets import masked
 from ..utilities.rank_zero import rank
 
 
@@ -30,6 +32,15 @@ class DummyExperiment:
         return lambda *args, **kwargs: None
 
 
+class DummyLogger:
+    """A logger that writes nothing, and takes any call."""
+
+    experiment = DummyExperiment()
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: None
+
+
 class Logger:
     """Subclass it: ``log_metrics`` gets each row, on rank 0.
 
@@ -37,6 +48,13 @@ class Logger:
     """
 
     _run: Any = None
+    _of_the_run: tuple[str, ...] = ()
+    """What copies do not have, beside the trainer."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles hold: no trainer, and nothing that is open."""
+        left_out = ("_run", *self._of_the_run)
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def ours(self, trainer: Any) -> Any:
         """The logger of ``paceline`` that does the work."""
@@ -89,6 +107,11 @@ class Logger:
         if self._run is not None:
             self._run.ours.publish({_full(name): float(value) for name, value in metrics.items()})
 
+    def log_evaluation(self, metrics: dict[str, float], step: int) -> None:
+        """What a test or validation outside of a fit has found; on rank 0."""
+        if type(self).log_metrics is not Logger.log_metrics:
+            self.log_metrics(metrics, step)
+
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """Accepted: the run's configuration has the module's arguments."""
 
@@ -105,12 +128,26 @@ class Logger:
         """The run is over: ``"success"`` or ``"failed"``."""
 
 
-def refused_experiment(logger: Logger) -> PacelineError:
-    """The error for ``logger.experiment`` of a tracker."""
-    return PacelineError(
-        f"{type(logger).__name__}.experiment is not offered: a thread uses its client",
-        fix="self.log(name, value), trainer.ours.module.log_image(name, image) and the like",
-    )
+def plain_hparams(params: Any) -> dict[str, Any]:
+    """The plain data of a mapping or namespace, without secrets."""
+    given = params if isinstance(params, Mapping) else vars(params)
+    kept = {key: value for key, value in given.items() if is_plain(value)}
+    return masked(plain_data(kept))  # type: ignore[no-any-return]
+
+
+def lightning_row(run: Any, row: dict[str, float]) -> dict[str, float] | None:
+    """A row with Lightning's names and steps, ``step`` and ``epoch`` last; None without values for them.
+
+    Args:
+        run: The trainer of this package.
+        row: As a logger of ``paceline`` gets it; in the main thread, when it is written.
+    """
+    step, every = int(row["step"]), run.log_every_n_steps
+    named = run.session.values.named(values_of(row), with_steps=bool(every) and step % every == 0)
+    if not named:
+        return None
+    counted = step - (run.ours.stage == "fit" and step > 0)  # Lightning counts it when it has validated
+    return {**named, "epoch": row["epoch"], "step": counted}
 
 
 def _full(name: str) -> str:
@@ -136,13 +173,10 @@ class _Passing(ours.Logger):
             self.given.save()
 
     def write(self, row: dict[str, float]) -> None:
-        run, step = self.given._run, int(row["step"])
-        # Lightning counts a step when it has validated after it.
-        counted = step - (run.ours.stage == "fit" and step > 0)
-        every = run.log_every_n_steps
-        named = run.session.values.named(values_of(row), with_steps=bool(every) and step % every == 0)
-        if named:
-            self.given.log_metrics(named | {"epoch": row["epoch"]}, counted)
+        found = lightning_row(self.given._run, row)
+        if found is not None:
+            step = int(found.pop("step"))
+            self.given.log_metrics(found, step)
 
     def on_exception(self, trainer: Any, error: BaseException) -> None:
         self._status = "failed"

@@ -6,8 +6,34 @@ import os
 from typing import Any
 
 from ..... import callbacks as ours
-from .logger import DummyExperiment
+from ..utilities.rank_zero import rank
+from .logger import DummyExperiment, lightning_row
 from .version_folder import FolderLogger
+
+
+class _Files(ours.TensorBoard):
+    """Ours, whose scalars have Lightning's names and steps."""
+
+    background = False
+    first_step = 0
+    run: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def write(self, row: dict[str, float]) -> None:
+        found = lightning_row(self.run, row)
+        if found is not None:
+            super().write(found)
+
+    def tag(self, name: str) -> str:
+        return name
+
+
+_Files.__name__ = "TensorBoard"
 
 
 class TensorBoardLogger(FolderLogger):
@@ -45,10 +71,13 @@ class TensorBoardLogger(FolderLogger):
     ) -> None:
         super().__init__(save_dir, name, version)
         self.sub_dir = sub_dir
-        self.made = ours.TensorBoard()
-        self._writer: Any = None
+        self.made = _Files()
+
+    _writer: Any = None
+    _of_the_run = ("_writer",)
 
     def ours(self, trainer: Any) -> Any:
+        self.made.run = trainer
         return self.made
 
     @property
@@ -69,11 +98,15 @@ class TensorBoardLogger(FolderLogger):
         for name, value in (metrics or {}).items():
             self.experiment.add_scalar(name, value, step or 0)
 
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Values as scalars."""
+        for name, value in metrics.items():
+            self.experiment.add_scalar(name, float(value), step or 0)
+
     @property
     def experiment(self) -> Any:
         """A ``torch.utils.tensorboard.SummaryWriter`` on rank 0, into ``log_dir``."""
-        run = None if self._run is None else self._run.ours
-        if run is None or self.made.folder is None or not run.is_global_zero:
+        if rank() or (self._run is not None and self._run.fast_dev_run):
             return DummyExperiment()
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter

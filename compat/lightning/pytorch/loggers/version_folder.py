@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from .....trainer.checkpoint.files.json_codec import is_plain
-from .....trainer.run.config_file import plain_data
-from .....trainer.utils.secrets import masked
-from .logger import Logger
+from .logger import Logger, plain_hparams
 
 _VERSION = re.compile(r"version_(\d+)")
 
@@ -75,10 +71,9 @@ class FolderLogger(Logger):
             *args: Accepted.
             **kwargs: Accepted.
         """
-        given = params if isinstance(params, Mapping) else vars(params)
-        self._hparams |= {key: value for key, value in given.items() if is_plain(value)}
+        self._hparams |= plain_hparams(params)
         if self.made.folder is not None and self._run.is_global_zero:
-            text = yaml.safe_dump(masked(plain_data(self._hparams)), sort_keys=False)
+            text = yaml.safe_dump(self._hparams, sort_keys=False)
             (self.made.folder / "hparams.yaml").write_text(text, "utf-8")
 
     def begin(self, trainer: Any) -> None:
@@ -101,5 +96,8 @@ class FolderLogger(Logger):
         """
         folder = self.made.folder
         self.log_hyperparams(hparams)
-        with suppress(OSError):  # it exists, or the file system has no links
-            (folder / "run").symlink_to(os.path.relpath(trainer.folder, folder), target_is_directory=True)
+        run = folder / "run"
+        with suppress(OSError):  # the file system has no links
+            if run.is_symlink():  # an earlier fit's
+                run.unlink()
+            run.symlink_to(os.path.relpath(trainer.folder, folder), target_is_directory=True)

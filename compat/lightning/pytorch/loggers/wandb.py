@@ -1,28 +1,32 @@
-"""``WandbLogger`` with Lightning's arguments."""
+"""``WandbLogger`` with Lightning's arguments, and the client of wandb."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from ..... import callbacks as ours
-from .logger import Logger, refused_experiment
+from .logger import Logger, plain_hparams, rank_zero_experiment
+
+_STEP = "trainer/global_step"
 
 
 class WandbLogger(Logger):
-    """Weights & Biases.
+    """Weights & Biases, with the client that ``experiment`` gives.
+
+    ``paceline.callbacks.WandB`` writes in a thread, and continues a run that is resumed by itself.
 
     Args:
         name: The run's name there.
-        save_dir: Accepted.
-        version: Accepted: a run keeps its id in the run folder.
-        offline: Keep it in the run folder.
-        project: The project.
+        save_dir: Where its files are.
+        version: The run's id.
+        offline: Keep it in ``save_dir``; ``wandb sync`` uploads it.
+        project: The project; ``WANDB_PROJECT`` or ``lightning_logs`` unless given.
         log_model: Only False: checkpoints stay in the run folder.
-        dir: Accepted, as are the next six.
-        id: Accepted.
+        dir: As ``save_dir``.
+        id: As ``version``.
         anonymous: Accepted.
-        experiment: Accepted.
-        prefix: Accepted.
+        experiment: A run of wandb's that exists already.
+        prefix: Before all names.
         checkpoint_name: Accepted.
         add_file_policy: Accepted.
         entity: The user or team; this one and the next are arguments of ``wandb.init``.
@@ -32,7 +36,7 @@ class WandbLogger(Logger):
         notes: A text.
         config: Values beside the run's configuration.
         mode: ``"online"``, ``"offline"`` or ``"disabled"``.
-        resume: Accepted: a run that resumes continues under its id.
+        resume: As ``wandb.init``'s, ``"allow"`` unless given.
         reinit: As ``wandb.init``'s.
         save_code: As ``wandb.init``'s.
         settings: What ``wandb.Settings`` takes.
@@ -68,6 +72,12 @@ class WandbLogger(Logger):
         **options: Any,
     ) -> None:
         given = {
+            "name": name,
+            "project": project or os.environ.get("WANDB_PROJECT", "lightning_logs"),
+            "dir": None if (save_dir or dir) is None else os.fspath(save_dir or dir),
+            "id": version or id,
+            "resume": "allow" if resume is None else resume,
+            "mode": "offline" if offline else mode,
             "entity": entity,
             "group": group,
             "job_type": job_type,
@@ -79,20 +89,106 @@ class WandbLogger(Logger):
             "settings": settings,
             **options,
         }
-        given = {key: value for key, value in given.items() if value is not None}
-        self._made = ours.WandB(project, "offline" if offline else mode, name=name, **given)
+        self._arguments = {key: value for key, value in given.items() if value is not None}
+        self._experiment, self._prefix = experiment, prefix
 
-    def ours(self, trainer: Any) -> Any:
-        return self._made
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles hold: the run's id, and not the run."""
+        again = {"id": self.version, "resume": "allow"} if self._experiment is not None else {}
+        arguments = self._arguments | again
+        return super().__getstate__() | {"_experiment": None, "_arguments": arguments}
 
     @property
+    @rank_zero_experiment
     def experiment(self) -> Any:
-        """The client is used in the thread that writes rows.
+        """The run of wandb, begun when it is first asked for; one that is under way is taken.
 
         Raises:
-            PacelineError: always, with what to call.
+            ModuleNotFoundError: where wandb is not installed.
         """
-        raise refused_experiment(self)
+        if self._experiment is None:
+            import wandb
 
-    def watch(self, *args: Any, **kwargs: Any) -> None:
-        """Accepted: ``paceline.callbacks.Norms`` writes norms of gradients and weights."""
+            if wandb.run is None:
+                if "dir" in self._arguments:
+                    os.makedirs(self._arguments["dir"], exist_ok=True)
+                self._experiment = wandb.init(**self._arguments)
+            else:
+                self._experiment = wandb.run
+            self._experiment.define_metric(_STEP)
+            self._experiment.define_metric("*", step_metric=_STEP, step_sync=True)
+        return self._experiment
+
+    @property
+    def name(self) -> str | None:
+        return self._arguments["project"]  # type: ignore[no-any-return]
+
+    @property
+    def version(self) -> str | None:
+        """The run's id; None before the run has begun, where none was given."""
+        return self._arguments.get("id") if self._experiment is None else self._experiment.id
+
+    @property
+    def save_dir(self) -> str | None:
+        return self._arguments.get("dir")
+
+    @property
+    def log_dir(self) -> None:
+        """None: ``save_dir`` is the folder."""
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Values for the run's configuration, without secrets.
+
+        Args:
+            params: A mapping or namespace; what is no plain data is not sent.
+            *args: Accepted.
+            **kwargs: Accepted.
+        """
+        self.experiment.config.update(plain_hparams(params), allow_val_change=True)
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Values at a step, ``trainer/global_step``."""
+        named = {f"{self._prefix}-{name}" if self._prefix else name: one for name, one in metrics.items()}
+        self.experiment.log(named if step is None else {**named, _STEP: step})
+
+    def watch(
+        self, model: Any, log: str | None = "gradients", log_freq: int = 100, log_graph: bool = True
+    ) -> None:
+        """Gradients and weights of a model, as ``wandb.watch`` logs them."""
+        self.experiment.watch(model, log=log, log_freq=log_freq, log_graph=log_graph)
+
+    def log_table(
+        self,
+        key: str,
+        columns: Any = None,
+        data: Any = None,
+        dataframe: Any = None,
+        step: int | None = None,
+    ) -> None:
+        """A table, of rows or of a data frame."""
+        import wandb
+
+        self.log_metrics({key: wandb.Table(columns=columns, data=data, dataframe=dataframe)}, step)
+
+    log_text = log_table
+
+    def log_image(self, key: str, images: list[Any], step: int | None = None, **options: Any) -> None:
+        """Images; each option is a list with one value for each of them, such as ``caption``."""
+        self._log_media("Image", key, images, step, options)
+
+    def log_audio(self, key: str, audios: list[Any], step: int | None = None, **options: Any) -> None:
+        """Sounds; options as for images."""
+        self._log_media("Audio", key, audios, step, options)
+
+    def log_video(self, key: str, videos: list[Any], step: int | None = None, **options: Any) -> None:
+        """Videos; options as for images."""
+        self._log_media("Video", key, videos, step, options)
+
+    def _log_media(
+        self, kind: str, key: str, media: list[Any], step: int | None, options: dict[str, list[Any]]
+    ) -> None:
+        import wandb
+
+        each = [{name: values[at] for name, values in options.items()} for at in range(len(media))]
+        made = [getattr(wandb, kind)(one, **given) for one, given in zip(media, each, strict=True)]
+        self.log_metrics({key: made}, step)

@@ -1,11 +1,41 @@
-"""Lightning's ``plugins`` has no counterpart: importing from here says what to use."""
+"""Lightning's plugins: each stands for an argument of ``Trainer``, or for what happens here anyway."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...translation.refusals import refuse_import
+from . import environments, io, layer_sync, precision
+from .environments import ClusterEnvironment
+from .io import AsyncCheckpointIO, CheckpointIO, TorchCheckpointIO
+from .layer_sync import LayerSync, TorchSyncBatchNorm
+from .precision import (
+    DeepSpeedPrecision,
+    DoublePrecision,
+    FSDPPrecision,
+    HalfPrecision,
+    MixedPrecision,
+    Precision,
+)
+
+__all__ = [
+    "AsyncCheckpointIO",
+    "CheckpointIO",
+    "ClusterEnvironment",
+    "DeepSpeedPrecision",
+    "DoublePrecision",
+    "FSDPPrecision",
+    "HalfPrecision",
+    "LayerSync",
+    "MixedPrecision",
+    "Precision",
+    "TorchCheckpointIO",
+    "TorchSyncBatchNorm",
+    "environments",
+    "io",
+    "layer_sync",
+    "precision",
+]
 
 
 def __getattr__(name: str) -> Any:
-    refuse_import(__name__, name, {name: "precision= and strategy= of Trainer"})
+    return getattr(precision, name)

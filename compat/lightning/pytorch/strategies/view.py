@@ -25,13 +25,18 @@ class StrategyView:
         self._trainer = trainer
 
     def __getattr__(self, name: str) -> Any:
-        ours = self._trainer.ours.strategy
+        ours = vars(self)["_trainer"].ours.strategy
         if hasattr(ours, name):
             return getattr(ours, name)
         near = nearest(name, [one for one in (*dir(type(self)), *dir(ours)) if one[0] != "_"])
         raise AttributeError(
             f"strategy has no attribute {name!r}" + (f"; did you mean {near}?" if near else "")
         )
+
+    @property
+    def ours(self) -> Any:
+        """The strategy of ``paceline.strategies``."""
+        return self._trainer.ours.strategy
 
     @property
     def root_device(self) -> torch.device:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ..... import PacelineError
+from .....trainer.checkpoint import external_weights
+from .....trainer.checkpoint.files.format import is_checkpoint
 from .....trainer.data.combined_loader import CombinedLoader
+from ...translation.data import GivenLoaders, unshuffled
 from ..core import LightningDataModule
 from ..utilities import OneAfterTheOther
 
@@ -23,6 +28,23 @@ def as_datamodule(dataloaders: Any, datamodule: Any) -> tuple[Any, Any]:
     return (
         (None, dataloaders) if isinstance(dataloaders, LightningDataModule) else (dataloaders, datamodule)
     )
+
+
+def training_data(given: dict[str, Any], train: Any, val: Any, datamodule: Any) -> tuple[Any, Any, Any]:
+    """The loaders and data module of a fit, as our trainer takes them.
+
+    Args:
+        given: The arguments of the Trainer.
+        train: The training data that ``fit`` was given, if any.
+        val: The validation data that it was given.
+        datamodule: Ours, of the data module.
+    """
+    train = combined(train)
+    if given["overfit_batches"]:
+        train, val = unshuffled(train), unshuffled(val)
+    if given["reload_dataloaders_every_n_epochs"] and train is not None:
+        return None, None, GivenLoaders(train, val)
+    return train, val, datamodule
 
 
 def combined(loaders: Any) -> Any:
@@ -44,6 +66,27 @@ def combined(loaders: Any) -> Any:
     if several and hasattr(first, "dataset"):
         return CombinedLoader(loaders)
     return loaders
+
+
+def make_room(path: Any) -> None:
+    """Remove the checkpoint or file at a path, which another checkpoint replaces.
+
+    Raises:
+        PacelineError: for a folder that holds something else.
+    """
+    found = Path(path)
+    if found.is_symlink() or found.is_file():
+        found.unlink()
+    elif found.is_dir() and any(found.iterdir()):
+        if not (is_checkpoint(found) or external_weights.is_readable(found)):
+            raise PacelineError(
+                "save_checkpoint replaces a checkpoint, and this folder is none",
+                where=str(found),
+                fix="a path of its own: trainer.save_checkpoint('last.ckpt')",
+            )
+        shutil.rmtree(found)
+    elif found.is_dir():
+        found.rmdir()
 
 
 def check_kinds(argument: str, given: Sequence[Any], takes: str, base: type, *more: type) -> None:

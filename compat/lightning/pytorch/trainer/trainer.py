@@ -22,24 +22,27 @@ from ...translation.hooks import CallbackHooks, ModuleHooks, overrides
 from ...translation.run_hooks import ClosingHooks, OpeningHooks
 from ...translation.saved import unlinked
 from ...translation.session import Session
+from ..accelerators import Accelerator, name_of
 from ..callbacks import Callback, ModelCheckpoint
 from ..core import LightningDataModule, LightningModule
 from ..loggers import Logger, TensorBoardLogger
-from .given import as_datamodule, as_list, check_kinds, combined
+from ..plugins.plugin import Plugin, arguments_of
+from ..profilers import Profiler, profiler_of
+from .evaluations import Evaluations
+from .given import as_datamodule, as_list, check_kinds, make_room, training_data
 from .states import TrainerFn
 from .unsupported import check_module
-from .view import TrainerView
 
 _BASES = (LightningModule, LightningDataModule, Callback, CallbackHooks, ModuleHooks)
 
 
-class Trainer(TrainerView):
+class Trainer(Evaluations):
     """Lightning's trainer, with all of its arguments.
 
     docs/migration/from-lightning.md has those that mean something else here.
 
     Args:
-        accelerator: ``"auto"``, ``"cpu"``, ``"gpu"``, ``"mps"``.
+        accelerator: ``"auto"``, ``"cpu"``, ``"gpu"``, ``"mps"``, or an object of ``accelerators``.
         strategy: ``"auto"``, a name, or an object of ``strategies``.
         devices: How many, which, or ``"auto"``.
         num_nodes: Machines.
@@ -56,8 +59,8 @@ class Trainer(TrainerView):
         limit_val_batches: Of each validation.
         limit_test_batches: Of a test.
         limit_predict_batches: Of a prediction.
-        overfit_batches: Train and validate on so many batches, or this part of them.
-        val_check_interval: Batches between validations, or a part of an epoch.
+        overfit_batches: Train and validate on so many batches of each, or this part, unshuffled.
+        val_check_interval: Batches between validations, a part of an epoch, or a time.
         check_val_every_n_epoch: Epochs between validations; None: ``val_check_interval`` counts on.
         num_sanity_val_steps: Batches of validation before training; 2 unless given.
         log_every_n_steps: Steps between rows; 50 unless given.
@@ -71,10 +74,11 @@ class Trainer(TrainerView):
         benchmark: ``torch.backends.cudnn.benchmark``.
         inference_mode: Accepted.
         use_distributed_sampler: Accepted: each rank has its part of the data.
-        profiler: Anything but None profiles the run.
+        profiler: ``"simple"``, ``"advanced"``, ``"pytorch"`` or an object of ``profilers``: torch profiles
+            steps 7 to 9, and the profiler what you name.
         detect_anomaly: torch's anomaly detection.
         barebones: No logger, bar, summary, checkpoint.
-        plugins: None.
+        plugins: Objects of ``plugins``: each stands for another argument, or for what is so anyway.
         sync_batchnorm: Statistics of batch norms over all ranks.
         reload_dataloaders_every_n_epochs: Make the loaders again.
         default_root_dir: Where ``lightning_logs`` lies; the current folder unless given.
@@ -99,7 +103,7 @@ class Trainer(TrainerView):
     def __init__(
         self,
         *,
-        accelerator: str = "auto",
+        accelerator: str | Accelerator = "auto",
         strategy: str | Strategy = "auto",
         devices: list[int] | str | int = "auto",
         num_nodes: int = 1,
@@ -117,7 +121,7 @@ class Trainer(TrainerView):
         limit_test_batches: int | float | None = None,
         limit_predict_batches: int | float | None = None,
         overfit_batches: int | float = 0.0,
-        val_check_interval: int | float | None = None,
+        val_check_interval: int | float | str | timedelta | dict[str, int] | None = None,
         check_val_every_n_epoch: int | None = 1,
         num_sanity_val_steps: int | None = None,
         log_every_n_steps: int | None = None,
@@ -131,10 +135,10 @@ class Trainer(TrainerView):
         benchmark: bool | None = None,
         inference_mode: bool = True,
         use_distributed_sampler: bool = True,
-        profiler: str | None = None,
+        profiler: Profiler | str | None = None,
         detect_anomaly: bool = False,
         barebones: bool = False,
-        plugins: Any = None,
+        plugins: Plugin | str | list[Plugin | str] | None = None,
         sync_batchnorm: bool = False,
         reload_dataloaders_every_n_epochs: int = 0,
         default_root_dir: str | Path | None = None,
@@ -144,38 +148,52 @@ class Trainer(TrainerView):
     ) -> None:
         given = {name: value for name, value in locals().items() if name in arguments.DEFAULTS}
         arguments.check_names(removed)
-        self.given = given | arguments.quick_run(given)
-        self._explained: list[str] = []
-        self.callbacks = as_list(callbacks)
-        usual = logger in (None, True) and not self.given["barebones"]
-        self.loggers = [TensorBoardLogger()] if usual else as_list(logger or None)
-        if self.given["overfit_batches"]:
-            self.explain(
-                "overfit_batches: the same batches of the training data train and validate, in the first "
-                "epoch's order; Lightning validates on as many of the validation data, unshuffled"
-            )
-        check_kinds("logger", self.loggers, "objects of Logger, True or False", Logger)
-        check_kinds("callbacks", self.callbacks, "objects of Callback", Callback, OurCallback)
-        if self.given["enable_checkpointing"] is False and self.checkpoint_callbacks:
+        profiled = profiler_of(None if barebones else profiler)
+        given |= {"accelerator": name_of(accelerator), "profiler": profiled.ours}
+        given |= {"callbacks": None, "logger": False if logger is False else None}
+        given |= arguments_of(plugins) | arguments.overfitting(given)
+        usual = logger in (None, True) and not barebones
+        loggers = [TensorBoardLogger()] if usual else as_list(logger or None)
+        self._set_up(given | arguments.quick_run(given), as_list(callbacks), loggers, profiled)
+        if benchmark is not None:
+            torch.backends.cudnn.benchmark = bool(benchmark)
+
+    def _set_up(
+        self, given: dict[str, Any], callbacks: list[Any], loggers: list[Any], profiler: Profiler
+    ) -> None:
+        self.given, self.callbacks, self.loggers, self.profiler = given, callbacks, loggers, profiler
+        check_kinds("logger", loggers, "objects of Logger, True or False", Logger)
+        check_kinds("callbacks", callbacks, "objects of Callback", Callback, OurCallback)
+        if given["enable_checkpointing"] is False and self.checkpoint_callbacks:
             raise PacelineError(
                 "enable_checkpointing=False, and callbacks= has a ModelCheckpoint",
                 fix="take one of the two away",
             )
-        if self.given["enable_checkpointing"] is not False and not self.checkpoint_callbacks:
-            self.callbacks.append(ModelCheckpoint())
+        if given["enable_checkpointing"] is not False and not self.checkpoint_callbacks:
+            callbacks.append(ModelCheckpoint())
+        callbacks.sort(key=lambda one: isinstance(one, ModelCheckpoint))
+        self._explained: list[str] = []
+        if arguments.has_bfloat16_instead(given):
+            self.explain(f"precision={given['precision']!r} is bfloat16 on a CPU, as in Lightning")
         self.datamodule: Any = None
+        self.loaded: dict[str, Any] = {}
         self.session: Session | None = None
         self._module: Any = None
         self._made_for: tuple[bool, bool, bool] | None = None
         self._built_with: list[int] = []
-        self._fitted: Any = None
-        self.rule = arguments.rule_of(self.given)
-        self._hooks = (OpeningHooks(not self.rule.is_plain), ClosingHooks())
+        self._place: dict[str, Any] = {}
+        self.rule = arguments.rule_of(given)
+        self._hooks = (OpeningHooks(not self.rule.validate_every), ClosingHooks())
         self.ours = self._make()
-        for one in self.loggers:
+        for one in loggers:
             one.attach(self)
-        if self.given["benchmark"] is not None:
-            torch.backends.cudnn.benchmark = bool(self.given["benchmark"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles hold: what the trainer was given, and nothing of its runs."""
+        return {name: vars(self)[name] for name in ("given", "callbacks", "loggers", "profiler")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._set_up(**state)
 
     # -- the run -------------------------------------------------------------------------------
 
@@ -206,70 +224,36 @@ class Trainer(TrainerView):
         if 0 in (self.max_epochs, self.given["max_steps"]):
             self.ours.log_line("nothing is trained: max_epochs or max_steps is 0")
             return
+        self._ckpt_path = self.ours.run.latest if ckpt_path == "last" else ckpt_path
         resume = "auto" if ckpt_path == "last" else unlinked(ckpt_path)
-        if self._fitted is self.ours and resume is None:
-            raise PacelineError(
-                "this Trainer has trained already, and Lightning would continue where it ended",
-                fix='fit(..., ckpt_path="last") with a larger max_epochs, or a new Trainer',
-            )
-        self._fitted = self.ours
-        with torch.autograd.set_detect_anomaly(self.given["detect_anomaly"] or torch.is_anomaly_enabled()):
-            self.ours.fit(adapter, combined(train_dataloaders), val_dataloaders, data, resume=resume)
-
-    def validate(
-        self,
-        model: LightningModule | None = None,
-        dataloaders: Any = None,
-        ckpt_path: str | Path | None = None,
-        verbose: bool = True,
-        datamodule: Any = None,
-        weights_only: bool | None = None,
-    ) -> list[dict[str, float]]:
-        """One pass over validation data; a dictionary of values for each dataloader."""
-        return self._evaluate("validate", model, dataloaders, ckpt_path, datamodule)
-
-    def test(
-        self,
-        model: LightningModule | None = None,
-        dataloaders: Any = None,
-        ckpt_path: str | Path | None = None,
-        verbose: bool = True,
-        datamodule: Any = None,
-        weights_only: bool | None = None,
-    ) -> list[dict[str, float]]:
-        """One pass over test data; a dictionary of values for each dataloader."""
-        return self._evaluate("test", model, dataloaders, ckpt_path, datamodule)
-
-    def predict(
-        self,
-        model: LightningModule | None = None,
-        dataloaders: Any = None,
-        datamodule: Any = None,
-        return_predictions: bool | None = None,
-        ckpt_path: str | Path | None = None,
-        weights_only: bool | None = None,
-    ) -> Any:
-        """What ``predict_step`` returns for each batch, in the order of the data."""
-        dataloaders, datamodule = as_datamodule(dataloaders, datamodule)
-        adapter, data, weights = self._prepared("predict", model, datamodule, ckpt_path)
-        keep = return_predictions is not False
-        found = self.ours.predict(adapter, dataloaders, weights, keep=keep, datamodule=data)
-        if not keep:
-            return None
-        if self.session is None or not self.session.several:
-            return found
-        parts: dict[int, list[Any]] = {}
-        for number, output in found:
-            parts.setdefault(number, []).append(output)
-        return [parts[number] for number in sorted(parts)]
+        assert self.session is not None
+        loaders = training_data(self.given, train_dataloaders, val_dataloaders, data)
+        self.session.place = self._place if resume is None else {}
+        self._should_stop = False
+        try:
+            with torch.autograd.set_detect_anomaly(
+                self.given["detect_anomaly"] or torch.is_anomaly_enabled()
+            ):
+                self.ours.fit(adapter, *loaders, resume=resume)
+        finally:
+            self._place = self.session.ended_at()
 
     def save_checkpoint(
         self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None
     ) -> None:
-        """Write a checkpoint, a folder; on all ranks. After a fit it is a copy of its last one."""
+        """Write a checkpoint, a folder; on all ranks. What is at its path is replaced.
+
+        After a fit it is a copy of the last one; of a fit that wrote none it has the weights and the
+        module's arguments alone.
+        """
+        if self.is_global_zero:
+            make_room(filepath)
+        self.ours.ranks.barrier()
         latest = self.ours.run.latest
-        if self.ours.stage == "fit" or latest is None:
+        if self.ours.stage == "fit":
             self.ours.save_checkpoint(filepath, weights_only=bool(weights_only))
+        elif latest is None:
+            self.ours.export(filepath)
         elif self.is_global_zero:
             shutil.copytree(latest, filepath)
 
@@ -285,49 +269,10 @@ class Trainer(TrainerView):
 
     # -- ours ----------------------------------------------------------------------------------
 
-    def _evaluate(
-        self, name: str, model: Any, dataloaders: Any, ckpt_path: Any, datamodule: Any
-    ) -> list[dict[str, float]]:
-        dataloaders, datamodule = as_datamodule(dataloaders, datamodule)
-        adapter, data, weights = self._prepared(name, model, datamodule, ckpt_path)
-        values = getattr(self.ours, name)(adapter, dataloaders, weights, datamodule=data)
-        assert self.session is not None
-        return self.session.values.results(values)
-
-    def _prepared(self, name: str, model: Any, datamodule: Any, ckpt_path: Any) -> tuple[Any, Any, Any]:
-        """The adapter, the data and which weights: without a model the best ones of the last fit."""
-        weights = unlinked(ckpt_path)
-        if ckpt_path in ("best", "last") or (model is None and ckpt_path is None and self._saves):
-            run = self.ours.run
-            weights = run.latest if ckpt_path == "last" else run.best or run.latest
-        if weights is None and model is None and self._writes_none:
-            raise PacelineError(
-                f"{name}() takes the best checkpoint, and ModelCheckpoint(save_top_k=0) writes none",
-                fix=f"{name}(model, ...) evaluates the weights as they are",
-            )
-        if weights is None and ckpt_path is not None:
-            raise PacelineError(f"{name}(ckpt_path={ckpt_path!r}): no fit has written a checkpoint")
-        model = model if model is not None else self._module
-        if model is None:
-            raise TypeError(f"{name} takes a LightningModule where none was trained before")
-        prepared = self._prepare(name, model, datamodule or self.datamodule)
-        assert self.session is not None
-        self.session.loads = weights
-        return (*prepared, weights)
-
-    @property
-    def _writes_none(self) -> bool:
-        kept = [one.save_top_k for one in self.checkpoint_callbacks]
-        return bool(kept) and not any(kept)
-
-    @property
-    def _saves(self) -> bool:
-        return bool(self.checkpoint_callbacks) and self.ours.folder is not None
-
     def _prepare(self, name: str, model: Any, datamodule: Any) -> tuple[Any, Any]:
         if not isinstance(model, LightningModule):
             raise TypeError(f"`model` must be a `LightningModule`, got `{type(model).__qualname__}`")
-        check_module(model, self.callbacks, _BASES)
+        ignored = check_module(model, self.callbacks, _BASES)
         self._called = TrainerFn(name)
         configured = as_list(model.configure_callbacks())
         if name == "fit" and [*map(id, self.callbacks)] != self._built_with:
@@ -340,7 +285,7 @@ class Trainer(TrainerView):
         assert self.session is not None
         data = None
         self.session.datamodule = self.datamodule = datamodule
-        self.session.lines = [*self._explained]
+        self.session.lines = [*self._explained, *ignored]
         if datamodule is not None:
             data = self.session.data = DataAdapter(datamodule, self)
         self.session.look_again([c for c in self.callbacks if isinstance(c, Callback)])
@@ -355,8 +300,9 @@ class Trainer(TrainerView):
         session = Session(self, model, [c for c in self.callbacks if isinstance(c, Callback)], _BASES)
         self.session, self._module = session, model
         manual = not model.automatic_optimization
-        ends = overrides(model, "on_train_batch_start", *_BASES)
-        session.rule = None if self.rule.is_plain and not ends else self.rule
+        by_time = isinstance(self.rule.interval, timedelta)
+        ends = overrides(model, "on_train_batch_start", *_BASES) and not by_time
+        session.rule = None if self.rule.validate_every and not ends else self.rule
         wanted = (manual, session.clips_itself, session.rule is None)
         if again or (name == "fit" and wanted != self._made_for):
             self._made_for = wanted
@@ -371,7 +317,7 @@ class Trainer(TrainerView):
     def _make(self) -> OurTrainer:
         """Our trainer, with Lightning's settings and callbacks."""
         given = self.given
-        manual, own_clipping, plain = self._made_for or (False, False, self.rule.is_plain)
+        manual, own_clipping, plain = self._made_for or (False, False, bool(self.rule.validate_every))
         self._built_with = [*map(id, self.callbacks)]
         options = arguments.translated(given, manual=manual, own_clipping=own_clipping)
         if not plain:

@@ -1,4 +1,7 @@
-"""What a module or a callback overrides that nothing here calls: refused before anything is computed."""
+"""What a module or a callback overrides that nothing here calls.
+
+What Lightning refuses is refused, before anything is computed; what it ignores is a line for the user.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +44,23 @@ _CALLBACK = {
     "on_pretrain_routine_start": "on_fit_start",
     "on_pretrain_routine_end": "on_fit_start",
 }
+_REFUSED = (".training_epoch_end", ".validation_epoch_end", ".test_epoch_end", ".configure_sharded_model")
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
-def check_module(module: Any, callbacks: Iterable[Any], bases: tuple[type, ...]) -> None:
-    """Refuse what would never be called, all in one report.
+def check_module(module: Any, callbacks: Iterable[Any], bases: tuple[type, ...]) -> list[str]:
+    """Refuse what Lightning refuses too, all in one report.
+
+    Returns:
+        What is never called, as it is under Lightning, each with the way.
 
     Raises:
         PacelineError: naming each with the way here.
     """
-    found = [*_found(module, _MODULE, bases)]
+    ignored = [*_found(module, _MODULE, bases)]
     for callback in callbacks:
-        found += _found(callback, _CALLBACK, bases)
+        ignored += _found(callback, _CALLBACK, bases)
+    found = [line for line in ignored if line.partition(":")[0].endswith(_REFUSED)]
     for name in _STEPS:
         parameters = inspect.signature(getattr(module, name)).parameters
         if "dataloader_iter" in parameters:
@@ -71,6 +79,7 @@ def check_module(module: Any, callbacks: Iterable[Any], bases: tuple[type, ...])
             "these would never be called:\n  " + "\n  ".join(shown),
             fix="write what is named after each of them",
         )
+    return [f"never called by the trainer: {line}" for line in ignored]
 
 
 def _found(owner: Any, known: dict[str, str], bases: tuple[type, ...]) -> Iterable[str]:

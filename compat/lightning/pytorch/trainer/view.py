@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from .....callbacks import Progress
 from .....errors import PacelineError, nearest
 from ...translation.arguments import FOREVER, limits
+from ...translation.validation_rule import ValidationRule
+from ..accelerators import Accelerator, accelerator_of
 from ..strategies.view import StrategyView
 from .fit_loop import FitLoop
+from .parts import TrainerParts
 from .states import RunningStage, TrainerFn, TrainerState, TrainerStatus
 
 _HERE = {
@@ -30,12 +31,6 @@ _HERE = {
     "lr_schedulers": "lr_scheduler_configs",
     "precision_plugin": "strategy.precision",
     "root_gpu": "strategy.root_device",
-    "num_test_batches": "len(dataloader)",
-    "num_predict_batches": "len(dataloader)",
-    "test_dataloaders": "the loaders that you passed",
-    "predict_dataloaders": "the loaders that you passed",
-    "accelerator": "strategy.root_device",
-    "device_ids": "strategy.root_device",
     "train": "fit(model, dataloader)",
     "evaluate": "validate(model, dataloader)",
 }
@@ -58,14 +53,11 @@ _SETTINGS = (
 )
 
 
-class TrainerView:
+class TrainerView(TrainerParts):
     """The attributes of Lightning's trainer."""
 
-    given: dict[str, Any]
-    ours: Any
     session: Any
-    callbacks: list[Any]
-    loggers: list[Any]
+    rule: ValidationRule
     _should_stop = False
     _called: TrainerFn | None = None
 
@@ -139,6 +131,18 @@ class TrainerView:
             return int(self.given["accumulate_grad_batches"])
         return int(self.session.accumulate)
 
+    @accumulate_grad_batches.setter
+    def accumulate_grad_batches(self, value: int) -> None:
+        """Not offered.
+
+        Raises:
+            PacelineError: always.
+        """
+        raise PacelineError(
+            f"trainer.accumulate_grad_batches = {value!r}: an epoch's steps are chosen before it",
+            fix="callbacks=[GradientAccumulationScheduler({0: 1, 4: 2})] from which epoch on",
+        )
+
     @property
     def val_check_interval(self) -> int | float:
         """Batches, or the part of an epoch, between two validations."""
@@ -146,6 +150,14 @@ class TrainerView:
             1.0 if self.given["val_check_interval"] is None else self.given["val_check_interval"]
         )
         return found
+
+    @property
+    def val_check_batch(self) -> float | None:
+        """Batches between two validations; infinite where that is unknown, None before a fit."""
+        if self.session is None:
+            return None
+        batches = self.rule.batches(self.session.batches_per_epoch)
+        return self.num_training_batches if batches is None else batches
 
     @property
     def log_every_n_steps(self) -> int:
@@ -206,6 +218,17 @@ class TrainerView:
         ended = TrainerStatus.INTERRUPTED if self.interrupted else TrainerStatus.FINISHED
         return TrainerState(ended, self._called)
 
+    def set_limit(self, name: str, value: int | None) -> None:
+        """Set a limit of the fit under way and of later ones: ``fit_loop.max_epochs = n`` and the like.
+
+        Args:
+            name: ``"max_epochs"``, ``"min_epochs"``, ``"max_steps"`` or ``"min_steps"``.
+            value: As ``Trainer`` takes it.
+        """
+        self.given[name] = value
+        if self.session is not None and self.ours.stage == "fit":
+            self.session.take_limits()
+
     @property
     def fit_loop(self) -> FitLoop:
         """Limits and place of the fit."""
@@ -250,6 +273,11 @@ class TrainerView:
         return StrategyView(self)
 
     @property
+    def accelerator(self) -> Accelerator:
+        """The kind of device that the run computes on."""
+        return accelerator_of(self.strategy.root_device)
+
+    @property
     def precision(self) -> Any:
         """As it was given."""
         return "32-true" if self.given["precision"] is None else self.given["precision"]
@@ -290,96 +318,6 @@ class TrainerView:
     def progress_bar_metrics(self) -> dict[str, float]:
         """The latest values on the progress bar."""
         return {} if self.session is None else self.session.values.shown()
-
-    # -- ranks ---------------------------------------------------------------------------------
-
-    @property
-    def global_rank(self) -> int:
-        """The number of this process among all."""
-        return int(self.ours.rank)
-
-    @property
-    def local_rank(self) -> int:
-        """The number of this process on its machine."""
-        return int(self.ours.strategy.environment.local_rank)
-
-    @property
-    def node_rank(self) -> int:
-        """The number of this machine."""
-        return self.global_rank // max(self.world_size // self.num_nodes, 1)
-
-    @property
-    def world_size(self) -> int:
-        """How many processes there are."""
-        return int(self.ours.world_size)
-
-    @property
-    def num_nodes(self) -> int:
-        """How many machines there are."""
-        return int(self.given["num_nodes"])
-
-    @property
-    def num_devices(self) -> int:
-        """Processes on each machine."""
-        return max(self.world_size // self.num_nodes, 1)
-
-    @property
-    def is_global_zero(self) -> bool:
-        """True on the one process that writes files."""
-        return bool(self.ours.is_global_zero)
-
-    # -- callbacks, loggers, files -------------------------------------------------------------
-
-    def _of(self, kind: str) -> list[Any]:
-        return [one for one in self.callbacks if any(c.__name__ == kind for c in type(one).__mro__)]
-
-    @property
-    def checkpoint_callbacks(self) -> list[Any]:
-        """All ``ModelCheckpoint`` callbacks."""
-        return self._of("ModelCheckpoint")
-
-    @property
-    def checkpoint_callback(self) -> Any:
-        """The first of them; None without one."""
-        return next(iter(self.checkpoint_callbacks), None)
-
-    @property
-    def early_stopping_callbacks(self) -> list[Any]:
-        """All ``EarlyStopping`` callbacks."""
-        return self._of("EarlyStopping")
-
-    @property
-    def early_stopping_callback(self) -> Any:
-        """The first of them; None without one."""
-        return next(iter(self.early_stopping_callbacks), None)
-
-    @property
-    def progress_bar_callback(self) -> Any:
-        """What shows progress; None without it."""
-        shown = [*self._of("TQDMProgressBar"), *self._of("RichProgressBar")]
-        ours = [one for one in self.ours.callbacks if isinstance(one, Progress)]
-        return next(iter([*shown, *ours]), None)
-
-    @property
-    def logger(self) -> Any:
-        """The first logger; None without one."""
-        return self.loggers[0] if self.loggers else None
-
-    @property
-    def log_dir(self) -> str | None:
-        """Where loggers write: the version's folder of the first one; without any ``default_root_dir``."""
-        return self.logger.log_dir or self.logger.save_dir if self.loggers else self.default_root_dir
-
-    @property
-    def default_root_dir(self) -> str:
-        """Where runs are written."""
-        given = self.given["default_root_dir"]
-        return str(Path.cwd() if given is None else given)
-
-    @property
-    def ckpt_path(self) -> Any:
-        """The newest checkpoint of the run."""
-        return self.ours.run.latest
 
     def init_module(self, empty_init: bool | None = None) -> Any:
         """Lightning makes large modules under it.

@@ -8,6 +8,7 @@ from .....trainer.data.combined_loader import CombinedLoader as _CombinedLoader
 from .....trainer.module_parts.recorded import HParams as AttributeDict
 from ...translation.refusals import refuse_import
 from .rank_zero import (
+    disable_possible_user_warnings,
     rank_zero_debug,
     rank_zero_deprecation,
     rank_zero_info,
@@ -18,6 +19,7 @@ from .rank_zero import (
 __all__ = [
     "AttributeDict",
     "CombinedLoader",
+    "disable_possible_user_warnings",
     "grad_norm",
     "move_data_to_device",
     "rank_zero_debug",
@@ -71,5 +73,11 @@ def move_data_to_device(batch: Any, device: Any) -> Any:
     return map_tensors(batch, lambda one: to_device(one, device))
 
 
+_HERE = {
+    "AMPType": "precision= of Trainer",
+    "convert_zero_checkpoint_to_fp32_state_dict": "paceline export CHECKPOINT FOLDER",
+}
+
+
 def __getattr__(name: str) -> Any:
-    refuse_import(__name__, name, {"AMPType": "precision= of Trainer"})
+    return refuse_import(__name__, name, _HERE)

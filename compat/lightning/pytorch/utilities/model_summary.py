@@ -37,6 +37,19 @@ class ModelSummary:
         return parameter_table(self._model)
 
 
+def get_human_readable_count(number: int) -> str:
+    """A number in at most three digits and a letter.
+
+    Example:
+        >>> get_human_readable_count(123), get_human_readable_count(2_500_000)
+        ('123  ', '2.5 M')
+    """
+    letter = min(max(len(str(number)) - 1, 0) // 3, 4)
+    value = number / 1000**letter
+    text = f"{value:,.1f}" if letter and value < 100 else f"{int(value):,d}"
+    return f"{text} {' KMBT'[letter]}"
+
+
 def summarize(lightning_module: Any, max_depth: int = 1) -> ModelSummary:
     """The summary of a module."""
     return ModelSummary(lightning_module, max_depth)

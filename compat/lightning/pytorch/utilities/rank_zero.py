@@ -6,8 +6,34 @@ import logging
 import os
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from typing import Any
+
+
+class PossibleUserWarning(UserWarning):
+    """What Lightning warns of with: programs filter it."""
+
+
+class LightningDeprecationWarning(DeprecationWarning):
+    """Lightning's warnings of what it will take away."""
+
+
+class WarningCache(set[str]):
+    """Warns once of each text."""
+
+    def warn(self, message: str, stacklevel: int = 5, **kwargs: Any) -> None:
+        """Warn on rank 0, where it was not done."""
+        if message not in self:
+            self.add(message)
+            rank_zero_warn(message, stacklevel=stacklevel, **kwargs)
+
+    def info(self, message: str, **kwargs: Any) -> None:
+        """Log on rank 0, where it was not done."""
+        if message not in self:
+            self.add(message)
+            rank_zero_info(message, **kwargs)
+
 
 _log = logging.getLogger("paceline.compat.lightning")
 
@@ -49,3 +75,28 @@ def rank_zero_warn(message: Any, stacklevel: int = 4, **kwargs: Any) -> None:
 
 
 rank_zero_deprecation = rank_zero_warn
+
+
+def rank_prefixed_message(message: str, rank: int | None) -> str:
+    """A message with the rank before it.
+
+    Example:
+        >>> rank_prefixed_message("hello", 1)
+        '[rank: 1] hello'
+    """
+    return message if rank is None else f"[rank: {rank}] {message}"
+
+
+def disable_possible_user_warnings(module: str = "") -> None:
+    """Silence what is warned of as ``PossibleUserWarning``.
+
+    Args:
+        module: Of this module alone; "" of all.
+    """
+    warnings.filterwarnings("ignore", module=module, category=PossibleUserWarning)
+
+
+with suppress(ImportError):  # of Lightning and torchmetrics, whose functions ask for it
+    from lightning_utilities.core.rank_zero import rank_zero_only as _of_others
+
+    vars(_of_others).setdefault("rank", rank())

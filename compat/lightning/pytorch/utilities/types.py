@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed import ReduceOp as ReduceOp
 
 from ...translation.schedulers import LRSchedulerConfig as LRSchedulerConfig
 
@@ -16,4 +18,9 @@ OptimizerLRSchedulerConfig = dict[str, Any]
 LRSchedulerTypeUnion = Any
 LRSchedulerConfigType = dict[str, Any]
 EPOCH_OUTPUT = Any
+_PATH = str | Path
+_DEVICE = torch.device | str | int
+_MAP_LOCATION_TYPE = Any
+_EVALUATE_OUTPUT = list[dict[str, float]]
+_PREDICT_OUTPUT = list[Any] | list[list[Any]]
 LRSchedulerTypeTuple = (torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .bars import RichProgressBar, RichProgressBarTheme, TQDMProgressBar
+from .bars import ProgressBar, RichProgressBar, RichProgressBarTheme, TQDMProgressBar
 
-__all__ = ["RichProgressBar", "RichProgressBarTheme", "TQDMProgressBar"]
+__all__ = ["ProgressBar", "RichProgressBar", "RichProgressBarTheme", "TQDMProgressBar"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...... import callbacks as ours
 from ..callback import Callback
-from ..overrides import refuse_overrides
+from ..overrides import explain_overrides
 
 
 class _Bar(ours.Progress):
@@ -20,8 +20,8 @@ class _Bar(ours.Progress):
         return dict(self._theirs.get_metrics(self._run, self._run.lightning_module))
 
 
-class _ProgressBar(Callback):
-    """What both have in common."""
+class ProgressBar(Callback):
+    """What both have in common: ``isinstance(callback, ProgressBar)``."""
 
     refresh_rate: int
 
@@ -31,14 +31,19 @@ class _ProgressBar(Callback):
         return {"v_num": number, **trainer.progress_bar_metrics}
 
     def ours(self, trainer: Any) -> list[Any]:
-        refuse_overrides(self, _ProgressBar, "ProgressBar")
+        explain_overrides(self, ProgressBar, trainer)
         if not self.refresh_rate:
             return []
-        chooses = type(self).get_metrics is not _ProgressBar.get_metrics
+        chooses = type(self).get_metrics is not ProgressBar.get_metrics
         return [_Bar(self, trainer) if chooses else ours.Progress()]
 
 
-class TQDMProgressBar(_ProgressBar):
+def get_standard_metrics(trainer: Any) -> dict[str, Any]:
+    """What a bar shows beside logged values: the version of the first logger."""
+    return {"v_num": trainer.loggers[0].version} if trainer.loggers else {}
+
+
+class TQDMProgressBar(ProgressBar):
     """The progress bar; its look is ours.
 
     Args:
@@ -51,7 +56,7 @@ class TQDMProgressBar(_ProgressBar):
         self.refresh_rate = refresh_rate
 
 
-class RichProgressBar(_ProgressBar):
+class RichProgressBar(ProgressBar):
     """The progress bar; its look is ours.
 
     Args:

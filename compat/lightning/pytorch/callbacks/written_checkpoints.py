@@ -1,0 +1,95 @@
+"""What a ``ModelCheckpoint`` has written: ``best_model_path`` and the like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .checkpoint_files import CheckpointFiles
+
+_SHOWN = ("best_model_path", "best_model_score", "current_score", "last_model_path", "best_k_models")
+
+
+class WrittenCheckpoints:
+    """Part of ``ModelCheckpoint``. What an earlier Trainer has written is shown until a fit begins."""
+
+    monitor: str | None
+    _files: CheckpointFiles
+    _made: Any = None
+    _run: Any = None
+    _of_earlier: dict[str, Any] = {}
+
+    def written(self) -> dict[str, Any]:
+        """All that is shown, by name."""
+        return {name: getattr(self, name) for name in _SHOWN}
+
+    @property
+    def _folder(self) -> Path | None:
+        folder = None if self._run is None else self._run.ours.folder
+        return None if folder is None else Path(folder) / "checkpoints"
+
+    @property
+    def _saved(self) -> list[str]:
+        """Those that Lightning would have written too, the newest last."""
+        return [name for name in self._made._kept.saved if name in self._files.paths]
+
+    def _path(self, name: str | None) -> str:
+        if name is None or self._folder is None:
+            return ""
+        return self._files.path_of(name) or str(self._folder / name)
+
+    @property
+    def best_model_path(self) -> str:
+        """The best checkpoint; the latest where no value is monitored; "" before the first."""
+        if self._made is None or self._of_earlier:
+            return str(self._of_earlier.get("best_model_path", ""))
+        if self.monitor is not None:
+            return self._path(self._made._kept.best)
+        return self._path(next(reversed(self._saved or self._made._kept.saved), None))
+
+    @property
+    def best_model_score(self) -> Tensor | None:
+        """The best value; None before the first."""
+        if self._made is None or self._of_earlier:
+            return self._of_earlier.get("best_model_score")
+        score = None if self.monitor is None else self._made.best_score
+        return None if score is None else torch.tensor(score)
+
+    @property
+    def current_score(self) -> Tensor | None:
+        """The last value that was among the best; None before the first."""
+        if self._made is None or self._of_earlier:
+            return self._of_earlier.get("current_score")
+        return None if self._made.score is None else torch.tensor(self._made.score)
+
+    @property
+    def last_model_path(self) -> str:
+        """``last.ckpt`` with ``save_last``; else "".
+
+        The newest checkpoint is always kept: ``fit(..., ckpt_path="last")`` finds it.
+        """
+        if self._made is None or self._of_earlier:
+            return str(self._of_earlier.get("last_model_path", ""))
+        if not self._files.last_path or not self._files.has_failed:
+            return self._files.last_path
+        return self._path(next(reversed(self._made._kept.saved), None))
+
+    @property
+    def best_k_models(self) -> dict[str, Tensor]:
+        """The best ones with their values."""
+        if self._made is None or self._of_earlier:
+            return dict(self._of_earlier.get("best_k_models", {}))
+        return {self._path(name): torch.tensor(value) for name, value in self._made._kept.ranked}
+
+    @property
+    def kth_value(self) -> Tensor | None:
+        """The value of the last of the best ones; None before the first."""
+        return next(reversed(self.best_k_models.values()), None)
+
+    @property
+    def kth_best_model_path(self) -> str:
+        """The last of the best ones."""
+        return next(reversed(self.best_k_models), "")

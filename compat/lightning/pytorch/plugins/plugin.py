@@ -1,0 +1,53 @@
+"""What ``Trainer(plugins=...)`` takes: each plugin says which argument of ``Trainer`` it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .....errors import PacelineError
+
+_WAYS = {
+    "Precision": "a Precision of paceline.strategies in Trainer(precision=...)",
+    "ClusterEnvironment": "the variables that torchrun sets: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR",
+}
+_WITHOUT_EFFECT = ("CheckpointIO", "TorchCheckpointIO", "AsyncCheckpointIO")
+"""Those whose subclasses are accepted: checkpoints are written here whatever they do."""
+
+
+class Plugin:
+    """One of Lightning's plugins."""
+
+    def as_arguments(self) -> dict[str, Any]:
+        """The arguments of ``Trainer`` that it stands for."""
+        return {}
+
+
+def arguments_of(given: Any) -> dict[str, Any]:
+    """The arguments that plugins stand for.
+
+    Args:
+        given: One, several or None.
+
+    Raises:
+        PacelineError: for a plugin that somebody has written, and for what is none.
+
+    Example:
+        >>> from paceline.compat.lightning.pytorch.plugins import HalfPrecision
+        >>> arguments_of([HalfPrecision("bf16-true")])
+        {'precision': 'bf16-true'}
+    """
+    if given is None:
+        return {}
+    found: dict[str, Any] = {}
+    for one in given if isinstance(given, Sequence) and not isinstance(given, str) else [given]:
+        written = [base for base in type(one).__mro__ if base.__module__.startswith(__package__)]
+        if written and (written[0] is type(one) or written[0].__name__ in _WITHOUT_EFFECT):
+            found |= one.as_arguments()
+            continue
+        kinds = [base.__name__ for base in written if base.__name__ in _WAYS]
+        raise PacelineError(
+            f"Trainer(plugins=...) takes no {type(one).__name__}" + (f", a {kinds[0]}" if kinds else ""),
+            fix=_WAYS[kinds[0]] if kinds else "precision=, strategy= or sync_batchnorm=",
+        )
+    return found

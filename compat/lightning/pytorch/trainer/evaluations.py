@@ -1,0 +1,114 @@
+"""``validate``, ``test`` and ``predict`` of Lightning's trainer."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+from ..... import PacelineError
+from ...translation.saved import unlinked
+from ..core import LightningModule
+from .given import as_datamodule
+from .view import TrainerView
+
+
+class Evaluations(TrainerView):
+    """Each runs on a module, or on that of the last fit, as it is or with the weights of a checkpoint."""
+
+    _module: Any = None
+
+    @abstractmethod
+    def _prepare(self, name: str, model: Any, datamodule: Any) -> tuple[Any, Any]:
+        """The adapter and the data of a stage."""
+
+    def validate(
+        self,
+        model: LightningModule | None = None,
+        dataloaders: Any = None,
+        ckpt_path: str | Path | None = None,
+        verbose: bool = True,
+        datamodule: Any = None,
+        weights_only: bool | None = None,
+    ) -> list[dict[str, float]]:
+        """One pass over validation data; a dictionary of values for each dataloader."""
+        return self._evaluate("validate", model, dataloaders, ckpt_path, datamodule)
+
+    def test(
+        self,
+        model: LightningModule | None = None,
+        dataloaders: Any = None,
+        ckpt_path: str | Path | None = None,
+        verbose: bool = True,
+        datamodule: Any = None,
+        weights_only: bool | None = None,
+    ) -> list[dict[str, float]]:
+        """One pass over test data; a dictionary of values for each dataloader."""
+        return self._evaluate("test", model, dataloaders, ckpt_path, datamodule)
+
+    def predict(
+        self,
+        model: LightningModule | None = None,
+        dataloaders: Any = None,
+        datamodule: Any = None,
+        return_predictions: bool | None = None,
+        ckpt_path: str | Path | None = None,
+        weights_only: bool | None = None,
+    ) -> Any:
+        """What ``predict_step`` returns for each batch, in the order of the data."""
+        dataloaders, datamodule = as_datamodule(dataloaders, datamodule)
+        adapter, data, weights = self._prepared("predict", model, datamodule, ckpt_path)
+        self.loaded["predict_dataloader"] = dataloaders
+        keep = return_predictions is not False
+        found = self.ours.predict(adapter, dataloaders, weights, keep=keep, datamodule=data)
+        if not keep:
+            return None
+        if self.session is None or not self.session.several:
+            return found
+        parts: dict[int, list[Any]] = {}
+        for number, output in found:
+            parts.setdefault(number, []).append(output)
+        return [parts[number] for number in sorted(parts)]
+
+    def _evaluate(
+        self, name: str, model: Any, dataloaders: Any, ckpt_path: Any, datamodule: Any
+    ) -> list[dict[str, float]]:
+        dataloaders, datamodule = as_datamodule(dataloaders, datamodule)
+        adapter, data, weights = self._prepared(name, model, datamodule, ckpt_path)
+        self.loaded[f"{name}_dataloader"] = dataloaders
+        values = getattr(self.ours, name)(adapter, dataloaders, weights, datamodule=data)
+        results: list[dict[str, float]] = self.session.values.results(values)
+        if self.is_global_zero and not self.given["fast_dev_run"]:
+            row = {name: value for one in results for name, value in one.items()}
+            for logger in self.loggers:
+                logger.log_evaluation(row | {"epoch": self.current_epoch}, self.ours.global_step)
+        return results
+
+    def _prepared(self, name: str, model: Any, datamodule: Any, ckpt_path: Any) -> tuple[Any, Any, Any]:
+        """The adapter, the data and which weights: without a model the best ones of the last fit."""
+        weights = unlinked(ckpt_path)
+        if ckpt_path in ("best", "last") or (model is None and ckpt_path is None and self._saves):
+            run = self.ours.run
+            weights = run.latest if ckpt_path == "last" else run.best or run.latest
+        if weights is None and model is None and self._writes_none:
+            raise PacelineError(
+                f"{name}() takes the best checkpoint, and ModelCheckpoint(save_top_k=0) writes none",
+                fix=f"{name}(model, ...) evaluates the weights as they are",
+            )
+        if weights is None and ckpt_path is not None:
+            raise PacelineError(f"{name}(ckpt_path={ckpt_path!r}): no fit has written a checkpoint")
+        model = model if model is not None else self._module
+        if model is None:
+            raise TypeError(f"{name} takes a LightningModule where none was trained before")
+        prepared = self._prepare(name, model, datamodule or self.datamodule)
+        self.session.loads = self._ckpt_path = weights
+        return (*prepared, weights)
+
+    @property
+    def _writes_none(self) -> bool:
+        kept = [one.save_top_k for one in self.checkpoint_callbacks]
+        return bool(kept) and not any(kept)
+
+    @property
+    def _saves(self) -> bool:
+        return bool(self.checkpoint_callbacks) and self.ours.folder is not None
