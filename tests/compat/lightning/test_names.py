@@ -1,0 +1,105 @@
+"""The names of Lightning that public programs use, in names/names.csv: what is said of each holds.
+
+``repositories`` is in how many of 116 repositories a name occurs, ``uses`` how often, ``answer`` what came
+of trying it under both: the same value, an ``object`` of another class, an ``other`` value, a ``message``
+that names the way, ``missing``; ``untried`` is what the trial does not call.
+"""
+
+import csv
+import importlib
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import paceline
+import paceline.compat.lightning as L
+
+from .small import Net, data
+
+pytestmark = pytest.mark.fit
+FOLDER = Path(__file__).parent / "names"
+PAGE = Path(paceline.__file__).parent / "docs" / "migration" / "from-lightning.md"
+ROOT = L.__name__
+
+
+def table():
+    with (FOLDER / "names.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def of(kind, *answers):
+    return [row["name"] for row in table() if row["kind"] == kind and row["answer"] in answers]
+
+
+def imported(name):
+    parent, _, last = f"{ROOT}{name.removeprefix('lightning')}".rpartition(".")
+    if last == "*" or name == "lightning":
+        return importlib.import_module(parent or ROOT)
+    try:
+        return getattr(importlib.import_module(parent), last)
+    except (ModuleNotFoundError, AttributeError):
+        return importlib.import_module(f"{parent}.{last}") if parent else None
+
+
+@pytest.mark.parametrize("name", of("import", "same"))
+def test_a_name_is_imported(name):
+    if ".cli" in name:
+        pytest.importorskip("jsonargparse")
+    owner = L  # an alias reaches what is no module, such as pl.__version__.split
+    try:
+        found = imported(name)
+    except ImportError:
+        for part in name.split(".")[1:]:
+            owner = getattr(owner, part)
+        found = owner
+    assert type(found).__name__ != "_Refused"
+
+
+@pytest.mark.parametrize("name", of("import", "message"))
+def test_a_name_that_is_not_offered_says_what_to_use(name):
+    with pytest.raises((ImportError, paceline.PacelineError), match="use"):
+        imported(name)()
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A trainer after a fit with validation, a logger and checkpoints."""
+    folder = str(tmp_path_factory.mktemp("fitted"))
+    run = L.Trainer(
+        max_epochs=1,
+        default_root_dir=folder,
+        enable_progress_bar=False,
+        logger=L.pytorch.loggers.TensorBoardLogger(folder),
+        callbacks=[
+            L.pytorch.callbacks.ModelCheckpoint(monitor="val_loss"),
+            L.pytorch.callbacks.EarlyStopping("val_loss"),
+        ],
+    )
+    module = L.LightningDataModule.from_datasets(data().dataset, data().dataset)
+    run.fit(Net(), datamodule=module)
+    return run
+
+
+@pytest.mark.parametrize("name", of("trainer", "same", "object"))
+def test_a_trainer_has_it(fitted, name):
+    owner = fitted
+    for part in name.split("."):
+        owner = getattr(owner, part)
+
+
+def test_the_page_has_the_coverage():
+    counts = Counter()
+    for row in table():
+        for kind in (row["kind"], "all"):
+            counts[kind, row["answer"]] += int(row["repositories"])
+    totals = Counter()
+    for (kind, _), weight in counts.items():
+        totals[kind] += weight
+    parts = {
+        kind: (counts[kind, "same"] + counts[kind, "object"]) / total for kind, total in totals.items()
+    }
+    assert parts["all"] >= 0.97
+    shown = dict(re.findall(r"^\| (\w+) \| [\d,]+ \| ([\d.]+) \|", PAGE.read_text(), re.MULTILINE))
+    assert {kind: f"{100 * part:.1f}" for kind, part in parts.items()} == shown
