@@ -11,6 +11,7 @@ import torch
 
 from ....errors import PacelineError, nearest
 from ....strategies import Precision
+from ....trainer.data.feed import limited
 from .strategies import strategy_of
 from .validation_rule import ValidationRule, interval_of
 
@@ -190,16 +191,20 @@ def limits(given: dict[str, Any], manual: bool = False) -> dict[str, Any]:
     steps, epochs, time = given["max_steps"], given["max_epochs"], given["max_time"]
     if isinstance(time, Mapping):
         time = timedelta(**time)
-    limited = steps is not None and steps >= 0
+    has_limit = steps is not None and steps >= 0
     if 0 in (epochs, steps):  # our trainer is not asked to train
-        epochs, limited = 1, False
-    if epochs is None and not limited and time is None:
+        epochs, has_limit = 1, False
+    if epochs is None and not has_limit and time is None:
         epochs = _DEFAULT_EPOCHS
-    if epochs == -1 or (epochs is None and not limited and time is None):
-        epochs = None if limited and not manual else FOREVER
+    if epochs == -1 or (epochs is None and not has_limit and time is None):
+        epochs = None if has_limit and not manual else FOREVER
     if manual and epochs is None:
         epochs = FOREVER
-    return {"max_epochs": epochs, "max_steps": steps if limited and not manual else None, "max_time": time}
+    return {
+        "max_epochs": epochs,
+        "max_steps": steps if has_limit and not manual else None,
+        "max_time": time,
+    }
 
 
 def overfitting(given: dict[str, Any]) -> dict[str, Any]:
@@ -255,11 +260,11 @@ def part_of(name: str, limit: Any, data: Any) -> list[str]:
         found = len(data)
     except TypeError:
         return []
-    if int(found * limit) < 1:
+    if found * limit < 1:
         raise PacelineError(
             f"{name}={limit} of {found} batches is less than one", fix=f"{name}=1, or a larger part"
         )
-    return [f"{name}={limit} of {found} batches: {int(found * limit)}"]
+    return [f"{name}={limit} of {found} batches: {limited(found, limit)}"]
 
 
 def has_bfloat16_instead(given: dict[str, Any]) -> bool:
