@@ -44,11 +44,16 @@ class CSVLogger(Logger):
         self._path, self._columns = None, []
         if trainer.folder is None or not trainer.is_global_zero:
             return
-        self._path = (Path(self.folder or trainer.folder) / "metrics.csv").resolve()
-        if self._path.is_file():
-            rows, next_step = self._read(), trainer.global_step + self.first_step
-            self._columns = list(rows[0]) if rows else []
+        rows, next_step = self._open(self.folder or trainer.folder), trainer.global_step + self.first_step
+        if rows:
             self._rewrite([row for row in rows if int(row["step"]) < next_step])
+
+    def _open(self, folder: str | Path) -> list[dict[str, Any]]:
+        """Write into this folder from here on; the rows that are there already."""
+        self._path = (Path(folder) / "metrics.csv").resolve()
+        rows = self._read() if self._path.is_file() else []
+        self._columns = list(rows[0]) if rows else []
+        return rows
 
     def write(self, row: dict[str, float]) -> None:
         if self._path is None:

@@ -10,8 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from . import fabric, other_paths, pytorch
-from .pytorch import VERSION as __version__
-from .pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
+from .pytorch import (
+    Callback,
+    LightningDataModule,
+    LightningModule,
+    Trainer,
+    __version__,
+    seed_everything,
+)
 from .translation.refusals import refuse_import
 
 __all__ = [

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-PRIVATE = "translation.private"
+_PRIVATE = "translation.private"
+_ACCELERATORS = ("accelerator", "cpu", "cuda", "mps")
 _STRATEGIES = ("ddp", "fsdp", "deepspeed", "single_device", "strategy")
 _PRECISION = ("amp", "deepspeed", "double", "fsdp", "half", "precision")
 _ENVIRONMENTS = (
@@ -19,10 +20,7 @@ _ENVIRONMENTS = (
 )
 
 PATHS: dict[str, str] = {
-    **{
-        f"pytorch.accelerators.{one}": "pytorch.accelerators"
-        for one in ("accelerator", "cpu", "cuda", "mps")
-    },
+    **{f"pytorch.accelerators.{one}": "pytorch.accelerators" for one in _ACCELERATORS},
     "pytorch.callbacks.checkpoint": "pytorch.callbacks.model_checkpoint",
     "pytorch.callbacks.batch_size_finder": "pytorch.callbacks",
     "pytorch.callbacks.lr_finder": "pytorch.callbacks",
@@ -53,10 +51,7 @@ PATHS: dict[str, str] = {
     "pytorch.utilities.warnings": "pytorch.utilities.rank_zero",
     "pytorch.utilities.model_summary.model_summary": "pytorch.utilities.model_summary",
     "fabric.accelerators": "pytorch.accelerators",
-    **{
-        f"fabric.accelerators.{one}": "pytorch.accelerators"
-        for one in ("accelerator", "cpu", "cuda", "mps")
-    },
+    **{f"fabric.accelerators.{one}": "pytorch.accelerators" for one in _ACCELERATORS},
     "fabric.loggers": "pytorch.loggers",
     **{f"fabric.loggers.{one}": f"pytorch.loggers.{one}" for one in ("csv_logs", "logger", "tensorboard")},
     "fabric.plugins": "pytorch.plugins",
@@ -101,7 +96,7 @@ PATHS: dict[str, str] = {
             "pytorch.trainer.connectors.logger_connector.result",
             "pytorch.trainer.setup",
         ),
-        PRIVATE,
+        _PRIVATE,
     ),
 }
 """Lightning's paths below ``lightning`` by ours."""

@@ -43,7 +43,7 @@ __all__ = [
     "utilities",
 ]
 
-VERSION = __version__ = "2.6.6"
+__version__ = "2.6.6"
 """Of the Lightning whose names and numbers these are: programs ask for it."""
 
 _logger = logging.getLogger("paceline.compat.lightning")

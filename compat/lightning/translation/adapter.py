@@ -12,7 +12,7 @@ from .... import PacelineError, TrainModule
 from ....trainer.batch_hooks import BATCH_HOOKS
 from ....trainer.module_parts.recorded import HParams
 from . import schedulers
-from .data import TRAINING_LOADERS, unshuffled
+from .data import loaded
 from .hooks import Hooks, overrides
 from .kept_gradients import KeptGradients
 from .namespace import share
@@ -389,12 +389,9 @@ def _passing(name: str) -> Any:
     def passed(self: Adapter, *args: Any, **kwargs: Any) -> Any:
         return getattr(self.lightning, name)(*args, **kwargs)
 
-    def loaded(self: Adapter) -> Any:
-        trainer = self.session.trainer
-        trainer.loaded[name] = found = getattr(self.lightning, name)()
-        overfits = name in TRAINING_LOADERS and trainer.given["overfit_batches"]
-        return unshuffled(found) if overfits else found
+    def load(self: Adapter) -> Any:
+        return loaded(self.session.trainer, name, getattr(self.lightning, name))
 
-    found = loaded if name in _LOADERS else passed
+    found = load if name in _LOADERS else passed
     found.__name__ = name
     return found

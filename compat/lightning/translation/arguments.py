@@ -243,6 +243,14 @@ def _clipping(given: dict[str, Any], manual: bool, own: bool) -> dict[str, Any]:
     return {"clip_grad_value" if algorithm == "value" else "clip_grad_norm": float(value)}
 
 
+def length_of(data: Any) -> int | None:
+    """The batches of a loader; None where it has no length."""
+    try:
+        return len(data)
+    except TypeError:  # also of one that has __len__, over a stream
+        return None
+
+
 def part_of(name: str, limit: Any, data: Any) -> list[str]:
     """What a limit that is a part of the data comes to, as a line; nothing for others.
 
@@ -256,9 +264,8 @@ def part_of(name: str, limit: Any, data: Any) -> list[str]:
     """
     if not isinstance(limit, float) or limit in (0.0, 1.0):
         return []
-    try:
-        found = len(data)
-    except TypeError:
+    found = length_of(data)
+    if found is None:
         return []
     if found * limit < 1:
         raise PacelineError(

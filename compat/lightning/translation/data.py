@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
@@ -11,8 +12,6 @@ from .... import DataModule
 from ....trainer.batch_hooks import BATCH_HOOKS
 from .hooks import overrides
 
-TRAINING_LOADERS = ("train_dataloader", "val_dataloader")
-"""The methods whose loaders ``overfit_batches`` reads in order."""
 _METHODS = ("prepare_data", "train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
 
 
@@ -33,8 +32,7 @@ class DataAdapter(DataModule):
             if callable(method) and (name in _METHODS or overrides(given, name, DataModule)):
                 setattr(self, name, method)
             if callable(method) and name.endswith("_dataloader"):
-                overfits = name in TRAINING_LOADERS and bool(trainer.given["overfit_batches"])
-                setattr(self, name, _noted(name, method, trainer.loaded, overfits))
+                setattr(self, name, partial(loaded, trainer, name, method))
 
     def setup(self, stage: str) -> None:
         setup = getattr(self.given, "setup", None)
@@ -94,9 +92,14 @@ def unshuffled(loaders: Any) -> Any:
     )
 
 
-def _noted(name: str, method: Any, loaded: dict[str, Any], overfits: bool) -> Any:
-    def load() -> Any:
-        loaded[name] = found = method()
-        return unshuffled(found) if overfits else found
+def loaded(trainer: Any, name: str, method: Callable[[], Any]) -> Any:
+    """What a method for data gives, noted for the trainer; in order under ``overfit_batches``.
 
-    return load
+    Args:
+        trainer: The trainer of this package.
+        name: Of the method.
+        method: The user's.
+    """
+    trainer.loaded[name] = found = method()
+    overfits = trainer.given["overfit_batches"] and name in ("train_dataloader", "val_dataloader")
+    return unshuffled(found) if overfits else found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from ....errors import PacelineError, nearest
+from .copies import state_without
 
 W = TypeVar("W", bound="NamedMonitor")
 
@@ -18,7 +19,7 @@ class NamedMonitor:
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold: not the trainer."""
-        return {name: value for name, value in vars(self).items() if name != "_run"}
+        return state_without(self, "_run")
 
     @property
     def monitor(self) -> Any:

@@ -171,9 +171,8 @@ class Session:
         if steps is None or accumulate == 1:
             return None if steps is None else int(steps)
         most = int(steps) * accumulate
-        try:
-            found = len(self.ours._fit.feed.data)
-        except TypeError:
+        found = arguments.length_of(self.ours._fit.feed.data)
+        if found is None:
             return most
         mine = -(-limited(found, self.trainer.limit_train_batches) // self.ours.ranks.data_world_size)
         return mine if most - accumulate < mine <= most else most

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from .... import PacelineError
+from ....durations import Duration
 
 _NEVER = 10**9
 """Epochs that no run has."""
@@ -132,12 +133,9 @@ def interval_of(given: Any) -> int | float | timedelta:
         return 1.0
     if isinstance(given, Mapping):
         return timedelta(**given)
-    if isinstance(given, str):
-        parts = given.split(":")
-        if len(parts) == 4 and all(part.isdigit() for part in parts):
-            days, hours, minutes, seconds = map(int, parts)
-            return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-    elif isinstance(given, timedelta) or (isinstance(given, int) and given > 0):
+    if isinstance(given, str) and ":" in given:
+        return timedelta(seconds=float(Duration.parse(given, where="val_check_interval").amount))
+    if isinstance(given, timedelta) or (isinstance(given, int) and given > 0):
         return given
     if isinstance(given, float) and 0 <= given <= 1:
         return given

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .....errors import PacelineError, nearest
+from ...translation.copies import state_without
 from ...translation.hooks import CallbackHooks, names_of
 
 
@@ -24,7 +25,7 @@ class Callback(CallbackHooks):
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold: not the trainer."""
-        return {name: value for name, value in vars(self).items() if name != "_paceline_session"}
+        return state_without(self, "_paceline_session")
 
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         """Log a value, as the module's ``log``."""

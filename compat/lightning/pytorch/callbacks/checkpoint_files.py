@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +103,12 @@ class CheckpointFiles:
             path = f"{stem}-v{number}{_EXTENSION}"
         return path
 
+    def named(self, checkpoints: Iterable[str]) -> list[str]:
+        """Those of our names that have a path: Lightning would have written them too."""
+        return [name for name in checkpoints if name in self.paths]
+
     def path_of(self, checkpoint: str) -> str:
-        """The path of a checkpoint, whose link is there when it is written; "" where it has none."""
+        """The path of a checkpoint, whose link exists when it is written; "" where it has none."""
         return "" if self.has_failed else self.paths.get(checkpoint, "")
 
     def update(self, folder: Path, kept: Collection[str], newest: str) -> None:

@@ -64,7 +64,7 @@ class _Saving(NamedMonitor, ours.Checkpoint):
         epoch = trainer.epoch - ended
         # At the end of a fit ours writes one that Lightning writes at the end of an epoch only.
         if not self._at_end or (self.by_epochs and not (epoch + 1) % self.by_epochs):
-            newest = next((n for n in reversed(self._kept.saved) if n in self.files.paths), None)
+            newest = next(reversed(self.files.named(self._kept.saved)), None)
             self.files.name(trainer.ranks, self._name_at(trainer), epoch, newest)
         super()._save(trainer)
 

@@ -27,6 +27,11 @@ class WrittenCheckpoints:
         return {name: getattr(self, name) for name in _SHOWN}
 
     @property
+    def _has_begun(self) -> bool:
+        """Whether a fit writes here, or has; else what an earlier trainer's wrote is shown."""
+        return self._made is not None and not self._of_earlier
+
+    @property
     def _folder(self) -> Path | None:
         folder = None if self._run is None else self._run.ours.folder
         return None if folder is None else Path(folder) / "checkpoints"
@@ -34,7 +39,7 @@ class WrittenCheckpoints:
     @property
     def _saved(self) -> list[str]:
         """Those that Lightning would have written too, the newest last."""
-        return [name for name in self._made._kept.saved if name in self._files.paths]
+        return self._files.named(self._made._kept.saved)
 
     def _path(self, name: str | None) -> str:
         if name is None or self._folder is None:
@@ -44,7 +49,7 @@ class WrittenCheckpoints:
     @property
     def best_model_path(self) -> str:
         """The best checkpoint; the latest where no value is monitored; "" before the first."""
-        if self._made is None or self._of_earlier:
+        if not self._has_begun:
             return str(self._of_earlier.get("best_model_path", ""))
         if self.monitor is not None:
             return self._path(self._made._kept.best)
@@ -53,7 +58,7 @@ class WrittenCheckpoints:
     @property
     def best_model_score(self) -> Tensor | None:
         """The best value; None before the first."""
-        if self._made is None or self._of_earlier:
+        if not self._has_begun:
             return self._of_earlier.get("best_model_score")
         score = None if self.monitor is None else self._made.best_score
         return None if score is None else torch.tensor(score)
@@ -61,7 +66,7 @@ class WrittenCheckpoints:
     @property
     def current_score(self) -> Tensor | None:
         """The last value that was among the best; None before the first."""
-        if self._made is None or self._of_earlier:
+        if not self._has_begun:
             return self._of_earlier.get("current_score")
         return None if self._made.score is None else torch.tensor(self._made.score)
 
@@ -71,7 +76,7 @@ class WrittenCheckpoints:
 
         The newest checkpoint is always kept: ``fit(..., ckpt_path="last")`` finds it.
         """
-        if self._made is None or self._of_earlier:
+        if not self._has_begun:
             return str(self._of_earlier.get("last_model_path", ""))
         if not self._files.last_path or not self._files.has_failed:
             return self._files.last_path
@@ -80,7 +85,7 @@ class WrittenCheckpoints:
     @property
     def best_k_models(self) -> dict[str, Tensor]:
         """The best ones with their values."""
-        if self._made is None or self._of_earlier:
+        if not self._has_begun:
             return dict(self._of_earlier.get("best_k_models", {}))
         return {self._path(name): torch.tensor(value) for name, value in self._made._kept.ranked}
 

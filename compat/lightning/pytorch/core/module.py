@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..... import PacelineError
 from .....trainer.batch_hooks import BatchHooks
+from ...translation.copies import state_without
 from ...translation.data_methods import DataMethods
 from ...translation.hooks import ModuleHooks
 from ...translation.hyperparameters import HyperparametersMixin
@@ -58,7 +59,7 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold: not the trainer."""
-        return {name: value for name, value in self.__dict__.items() if name != "_paceline_session"}
+        return state_without(self, "_paceline_session")
 
     # -- the run -------------------------------------------------------------------------------
 
@@ -178,7 +179,7 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
         Raises:
             PacelineError: for a reduction of your own, and for what is no scalar.
         """
-        if self._paceline_session is None or self._paceline_session.trainer.barebones:
+        if self._paceline_session is None or self._paceline_session.trainer.given["barebones"]:
             return
         options = {
             "prog_bar": prog_bar,

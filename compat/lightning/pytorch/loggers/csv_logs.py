@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from ..... import callbacks as ours
+from ...translation.copies import state_without
 from ..utilities.rank_zero import rank
-from .logger import lightning_row
+from .logger import LightningRows
 from .version_folder import FolderLogger
 
 
-class _File(ours.CSVLogger):
+class _File(LightningRows, ours.CSVLogger):
     """Ours, whose rows have Lightning's names and steps."""
 
-    background = False
-    first_step = 0
-    run: Any = None
-
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "run"}
-
-    def write(self, row: dict[str, float]) -> None:
-        found = lightning_row(self.run, row)
-        if found is not None:
-            super().write(found)
+        return state_without(self, "run")
 
     def add(self, folder: str, row: dict[str, float]) -> None:
         """Write a row, outside of a fit too.
@@ -34,10 +25,8 @@ class _File(ours.CSVLogger):
             row: With ``step``.
         """
         if self._path is None:
-            self._path = (Path(folder) / "metrics.csv").resolve()
-            rows = self._read() if self._path.is_file() else []
-            self._columns = list(rows[0]) if rows else []
-        super().write(row)
+            self._open(folder)
+        ours.CSVLogger.write(self, row)
 
 
 _File.__name__ = "CSVLogger"
@@ -65,10 +54,6 @@ class CSVLogger(FolderLogger):
         super().__init__(save_dir, name, version)
         self.prefix = prefix
         self.made = _File()
-
-    def ours(self, trainer: Any) -> Any:
-        self.made.run = trainer
-        return self.made
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """A row of values, on rank 0."""

@@ -12,6 +12,7 @@ from .....callbacks.loggers.logger import values_of
 from .....trainer.checkpoint.files.json_codec import is_plain
 from .....trainer.run.config_file import plain_data
 from .....trainer.utils.secrets import masked
+from ...translation.copies import state_without
 from ..utilities.rank_zero import rank
 
 
@@ -32,13 +33,10 @@ class DummyExperiment:
         return lambda *args, **kwargs: None
 
 
-class DummyLogger:
+class DummyLogger(DummyExperiment):
     """A logger that writes nothing, and takes any call."""
 
     experiment = DummyExperiment()
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *args, **kwargs: None
 
 
 class Logger:
@@ -53,8 +51,7 @@ class Logger:
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold: no trainer, and nothing that is open."""
-        left_out = ("_run", *self._of_the_run)
-        return {name: value for name, value in vars(self).items() if name not in left_out}
+        return state_without(self, "_run", *self._of_the_run)
 
     def ours(self, trainer: Any) -> Any:
         """The logger of ``paceline`` that does the work."""
@@ -150,8 +147,30 @@ def lightning_row(run: Any, row: dict[str, float]) -> dict[str, float] | None:
     return {**named, "epoch": row["epoch"], "step": counted}
 
 
+def prefixed(metrics: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Values by their names with a logger's prefix, if it has one."""
+    return {f"{prefix}-{name}" if prefix else name: value for name, value in metrics.items()}
+
+
 def _full(name: str) -> str:
     return name if "/" in name else f"logged/{name}"
+
+
+class LightningRows(ours.Logger):
+    """In front of a logger of ours with files: it gets rows with Lightning's names and steps.
+
+    Attributes:
+        run: The trainer of this package.
+    """
+
+    background = False
+    first_step = 0
+    run: Any = None
+
+    def write(self, row: dict[str, float]) -> None:
+        found = lightning_row(self.run, row)
+        if found is not None:
+            super().write(found)  # type: ignore[safe-super]
 
 
 class _Passing(ours.Logger):

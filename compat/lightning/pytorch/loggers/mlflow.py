@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .....callbacks.loggers.flat import flat_config
-from .logger import Logger, plain_hparams, rank_zero_experiment
+from .logger import Logger, plain_hparams, prefixed, rank_zero_experiment
 
 _LONGEST = 250  # characters of a parameter
 _MOST = 100  # parameters of a batch
@@ -129,14 +129,13 @@ class MLFlowLogger(Logger):
             client.log_batch(self._run_id, params=found[at : at + _MOST], **self._options)
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Values at a step; characters that MLflow does not take are left out of their names."""
+        """Values at a step; names without the characters that MLflow does not take."""
         from mlflow.entities import Metric
 
         client, now = self.experiment, int(time.time() * 1000)
-        named = {f"{self._prefix}-{name}" if self._prefix else name: one for name, one in metrics.items()}
         found = [
             Metric(re.sub(r"[^\w/. -]+", "", name), float(value), now, step or 0)
-            for name, value in named.items()
+            for name, value in prefixed(metrics, self._prefix).items()
         ]
         client.log_batch(self._run_id, metrics=found, **self._options)
 

@@ -7,27 +7,18 @@ from typing import Any
 
 from ..... import callbacks as ours
 from ..utilities.rank_zero import rank
-from .logger import DummyExperiment, lightning_row
+from .logger import DummyExperiment, LightningRows
 from .version_folder import FolderLogger
 
 
-class _Files(ours.TensorBoard):
+class _Files(LightningRows, ours.TensorBoard):
     """Ours, whose scalars have Lightning's names and steps."""
-
-    background = False
-    first_step = 0
-    run: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": self.folder}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
-
-    def write(self, row: dict[str, float]) -> None:
-        found = lightning_row(self.run, row)
-        if found is not None:
-            super().write(found)
 
     def tag(self, name: str) -> str:
         return name
@@ -75,10 +66,6 @@ class TensorBoardLogger(FolderLogger):
 
     _writer: Any = None
     _of_the_run = ("_writer",)
-
-    def ours(self, trainer: Any) -> Any:
-        self.made.run = trainer
-        return self.made
 
     @property
     def log_dir(self) -> str:

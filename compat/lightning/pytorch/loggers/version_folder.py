@@ -34,6 +34,10 @@ class FolderLogger(Logger):
         self._save_dir, self._name, self._version = save_dir, name or "", version
         self._hparams: dict[str, Any] = {}
 
+    def ours(self, trainer: Any) -> Any:
+        self.made.run = trainer
+        return self.made
+
     @property
     def name(self) -> str:
         return self._name

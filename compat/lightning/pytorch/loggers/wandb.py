@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .logger import Logger, plain_hparams, rank_zero_experiment
+from .logger import Logger, plain_hparams, prefixed, rank_zero_experiment
 
 _STEP = "trainer/global_step"
 
@@ -148,7 +148,7 @@ class WandbLogger(Logger):
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Values at a step, ``trainer/global_step``."""
-        named = {f"{self._prefix}-{name}" if self._prefix else name: one for name, one in metrics.items()}
+        named = prefixed(metrics, self._prefix)
         self.experiment.log(named if step is None else {**named, _STEP: step})
 
     def watch(

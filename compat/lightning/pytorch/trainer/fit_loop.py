@@ -40,6 +40,8 @@ class Progress:
 class _Loop:
     """Reads the trainer; limits may be set."""
 
+    trainer: Any
+
     def __init__(self, trainer: Any) -> None:
         vars(self)["trainer"] = trainer
 
@@ -56,18 +58,18 @@ class _Loop:
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _LIMITS:
             raise PacelineError(f"{type(self).__name__}.{name} cannot be set", allowed=", ".join(_LIMITS))
-        vars(self)["trainer"].set_limit(name, value)
+        self.trainer.set_limit(name, value)
 
     @property
     def batch_idx(self) -> int:
         """The batch of the epoch that is under way, from 0; else the last one; -1 before the first."""
-        session = vars(self)["trainer"].session
+        session = self.trainer.session
         return -1 if session is None else session.batches_begun - 1
 
     @property
     def total_batch_idx(self) -> int:
         """The same, over all epochs."""
-        session = vars(self)["trainer"].session
+        session = self.trainer.session
         return -1 if session is None else session.batches_before + self.batch_idx
 
 
@@ -77,12 +79,12 @@ class TrainingEpochLoop(_Loop):
     @property
     def global_step(self) -> int:
         """Optimizer steps done."""
-        return int(vars(self)["trainer"].global_step)
+        return int(self.trainer.global_step)
 
     @property
     def _batches_that_stepped(self) -> int:
         """Steps that are over, whoever makes them: Lightning's x axis, by which programs log."""
-        trainer = vars(self)["trainer"]
+        trainer = self.trainer
         follows = trainer.session is not None and trainer.session.is_ending_step
         follows = follows or (trainer.ours.stage == "fit" and trainer.validating)
         return int(trainer.ours.global_step) - (follows and not trainer.sanity_checking)
@@ -90,7 +92,7 @@ class TrainingEpochLoop(_Loop):
     @property
     def batch_progress(self) -> Progress:
         """Batches that have begun."""
-        trainer = vars(self)["trainer"]
+        trainer = self.trainer
         epoch, run = self.batch_idx + 1, self.total_batch_idx + 1
         return Progress(
             Counts(run, run, run, run), Counts(epoch, epoch, epoch, epoch), trainer.is_last_batch
@@ -114,22 +116,22 @@ class FitLoop(_Loop):
     @property
     def epoch_loop(self) -> TrainingEpochLoop:
         """Its batches."""
-        return TrainingEpochLoop(vars(self)["trainer"])
+        return TrainingEpochLoop(self.trainer)
 
     @property
     def epoch(self) -> int:
         """The epoch under way, from 0."""
-        return int(vars(self)["trainer"].current_epoch)
+        return int(self.trainer.current_epoch)
 
     @property
     def is_last_batch(self) -> bool:
         """Whether the batch under way is the epoch's last."""
-        return bool(vars(self)["trainer"].is_last_batch)
+        return bool(self.trainer.is_last_batch)
 
     @property
     def epoch_progress(self) -> Progress:
         """Epochs that have begun and ended."""
-        trainer = vars(self)["trainer"]
+        trainer = self.trainer
         done = trainer.current_epoch
         begun = done + (trainer.ours.stage == "fit")
         counts = Counts(begun, begun, done, done)

@@ -82,7 +82,7 @@ def make_room(path: Any) -> None:
             raise PacelineError(
                 "save_checkpoint replaces a checkpoint, and this folder is none",
                 where=str(found),
-                fix="a path of its own: trainer.save_checkpoint('last.ckpt')",
+                fix="another path: trainer.save_checkpoint('last.ckpt')",
             )
         shutil.rmtree(found)
     elif found.is_dir():

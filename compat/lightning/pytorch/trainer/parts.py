@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from .....callbacks import Progress
 from .....trainer.data.feed import limited
+from ...translation.arguments import length_of
 
 
 class TrainerParts:
@@ -161,4 +162,5 @@ def _batches(loaders: Any, limit: Any) -> list[float]:
         return []
     several = loaders.values() if isinstance(loaders, Mapping) else loaders
     several = several if isinstance(loaders, (Mapping, list, tuple)) else [loaders]
-    return [limited(len(one), limit) if isinstance(one, Sized) else math.inf for one in several]
+    lengths = map(length_of, several)
+    return [math.inf if found is None else limited(found, limit) for found in lengths]

@@ -27,8 +27,7 @@ class ProgressBar(Callback):
 
     def get_metrics(self, trainer: Any, pl_module: Any) -> dict[str, Any]:
         """The values on the bar: override it to show others."""
-        number = trainer.loggers[0].version if trainer.loggers else 0
-        return {"v_num": number, **trainer.progress_bar_metrics}
+        return {"v_num": 0, **get_standard_metrics(trainer), **trainer.progress_bar_metrics}
 
     def ours(self, trainer: Any) -> list[Any]:
         explain_overrides(self, ProgressBar, trainer)
