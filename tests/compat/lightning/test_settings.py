@@ -97,6 +97,7 @@ def test_a_profiler_of_the_users_own():
         (ValidationRule(1, 1), 3, [3, 6, 7]),
         (ValidationRule(2, 1), 4, [4]),
         (ValidationRule(5, 1), 4, [4]),
+        (ValidationRule(5, 1), 6, [6]),
         (ValidationRule(7, 1), 4, [7]),
         (ValidationRule(0.5, 1), 2, [2, 6]),
         (ValidationRule(1.0, 1), 2, [7]),
