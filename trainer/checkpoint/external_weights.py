@@ -42,8 +42,12 @@ def is_readable(path: Path) -> bool:
     return any((path / name).is_file() for name in (*_IN_FOLDERS, *_INDEX))
 
 
-def read(path: Path) -> ExternalWeights:
+def read(path: Path, safe: bool = True) -> ExternalWeights:
     """The weights in a file or folder.
+
+    Args:
+        path: Of it.
+        safe: False: code of objects in a pickle is run.
 
     Raises:
         PacelineError: for one that is damaged, holds no weights, or wants to run code.
@@ -51,13 +55,13 @@ def read(path: Path) -> ExternalWeights:
     if path.is_dir():
         index = next((path / name for name in _INDEX if (path / name).is_file()), None)
         if index is None:
-            found = read(next(path / name for name in _IN_FOLDERS if (path / name).is_file()))
+            found = read(next(path / name for name in _IN_FOLDERS if (path / name).is_file()), safe)
             return ExternalWeights(found.tensors, found.hparams or _exported_hparams(path))
         parts = _parts_of(index)
-        return ExternalWeights({n: t for part in parts for n, t in read(path / part).tensors.items()})
+        return ExternalWeights({n: t for part in parts for n, t in read(path / part, safe).tensors.items()})
     if path.suffix == ".safetensors":
         return ExternalWeights(_read_safetensors(path))
-    return _split(path, _read_pickle(path))
+    return _split(path, _read_pickle(path, safe))
 
 
 def _exported_hparams(folder: Path) -> dict[str, Any]:
@@ -97,13 +101,13 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         ) from None
 
 
-def _read_pickle(path: Path) -> Any:
+def _read_pickle(path: Path, safe: bool) -> Any:
     import pickle
 
     import torch
 
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=safe)
     except pickle.UnpicklingError as error:
         wants = re.search(r"GLOBAL (\S+)", str(error))
         raise PacelineError(

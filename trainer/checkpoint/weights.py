@@ -275,6 +275,8 @@ def build_from_checkpoint(
     arguments: dict[str, Any],
     strict: bool = True,
     build: Callable[[type, dict[str, Any]], Any] | None = None,
+    weights: Callable[[Any], dict[str, Tensor]] | None = None,
+    safe: bool = True,
 ) -> M:
     """``TrainModule.load_from_checkpoint``.
 
@@ -284,11 +286,13 @@ def build_from_checkpoint(
         arguments: Of the constructor, in the place of recorded ones.
         strict: As in ``load_weights``.
         build: Makes the module of its class and arguments; None: the class does.
+        weights: Gets the module, and returns what is loaded in the place of the checkpoint's weights.
+        safe: False: code of objects in a pickle is run.
     """
     if not isinstance(strict, bool):
         raise PacelineError("load_from_checkpoint: strict is True or False", got=strict)
     folder = find_weights(path)
-    content = None if files.is_checkpoint(folder) else external_weights.read(folder)
+    content = None if files.is_checkpoint(folder) else external_weights.read(folder, safe)
     if content is None:
         manifest = read_manifest(folder)
         missing = [name for name in manifest["module"]["not_plain"] if name not in arguments]
@@ -318,6 +322,8 @@ def build_from_checkpoint(
     strategy = Single()
     strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
     fix = f"{cls.__name__}.load_from_checkpoint(path, strict=False) loads what fits and lists the rest"
+    if weights is not None:
+        content = external_weights.ExternalWeights(weights(module))
     if content is None:
         load_weights(module, folder, strategy, strict, fix)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from ..translation import LIGHTNING_VERSION
 from ..translation.refusals import refuse_import
 from . import (
     accelerators,
@@ -43,8 +44,7 @@ __all__ = [
     "utilities",
 ]
 
-__version__ = "2.6.6"
-"""Of the Lightning whose names and numbers these are: programs ask for it."""
+__version__ = LIGHTNING_VERSION
 
 _logger = logging.getLogger("paceline.compat.lightning")
 

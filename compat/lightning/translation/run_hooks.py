@@ -9,7 +9,7 @@ from typing import Any
 
 from .... import PacelineError
 from ....callbacks import Callback
-from .saved import SavedByHooks, note_module, saved_by_hooks
+from .saved import note_module
 from .session import Session
 
 _STAGES = {"fit": "validation", "validate": "validation", "test": "test", "predict": "predict"}
@@ -50,7 +50,7 @@ class OpeningHooks(Callback):
         hooks.of_module("configure_model")
         session.stage_name = "train" if stage == "fit" else _STAGES[stage]
         if stage != "fit" and session.loads is not None:
-            hooks.of_module("on_load_checkpoint", saved_by_hooks(session.loads))
+            hooks.of_module("on_load_checkpoint", session.loads.content())
         if stage == "fit":
             session.continue_there()
             self._started = False
@@ -207,24 +207,16 @@ class OpeningHooks(Callback):
         self._states = {one.state_key: one.state_dict() for one in session.callbacks}
         if session.datamodule is not None:
             session.data.capture()
-        epoch = trainer.epoch - (not trainer.counters.samples_in_epoch and trainer.global_step > 0)
-        given = SavedByHooks({"epoch": epoch, "global_step": session.global_step}, session.module)
-        session.hooks.of_callbacks("on_save_checkpoint", given)
-        session.hooks.of_module("on_save_checkpoint", given)
-        if set(given) & {"optimizer_states", "lr_schedulers", "loops"}:
-            raise PacelineError(
-                "on_save_checkpoint replaced what a checkpoint holds by itself",
-                got=", ".join(sorted(given)),
-                fix="plain data under names of your own",
-            )
-        state["lightning"], session.lines = given.added()
-        session.say()
+        session.content = None
+        state["lightning"] = session.content_at(trainer, self._states).added
 
     def on_load_checkpoint(self, trainer: Any, state: dict[str, Any]) -> None:
-        given = SavedByHooks(state.get("lightning", {}))
-        self.session.hooks.of_callbacks("on_load_checkpoint", given)
+        session = self.session
+        added = state.get("lightning", {})
+        given = added if session.resumes is None else session.resumes.content(added)
+        session.hooks.of_callbacks("on_load_checkpoint", given)
         self._give_back()
-        self.session.hooks.of_module("on_load_checkpoint", given)
+        session.hooks.of_module("on_load_checkpoint", given)
 
     def state_dict(self) -> dict[str, Any]:
         session = self.session

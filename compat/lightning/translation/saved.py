@@ -1,71 +1,117 @@
-"""What ``on_save_checkpoint`` added to a checkpoint."""
+"""What is read from a checkpoint beside its weights."""
 
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 from weakref import WeakValueDictionary
+
+import torch
 
 from ....trainer.checkpoint import external_weights
 from ....trainer.checkpoint.files import format as files
 from ....trainer.checkpoint.files.json_codec import is_plain
 from ....trainer.checkpoint.files.reading import hparams_of, read_manifest, read_state
 from ....trainer.checkpoint.weights import find_weights
-
-_READ_ONLY = ("hyper_parameters", "state_dict")
-"""What hooks may read of a checkpoint, which is written by itself."""
+from .checkpoint_file import checkpoint_at, weights_in
 
 
-class SavedByHooks(dict[str, Any]):
-    """What ``on_save_checkpoint`` gets: add plain data to it.
+class Content(dict[str, Any]):
+    """What ``on_load_checkpoint`` gets of a checkpoint: ``state_dict`` is read where it is asked for."""
 
-    Args:
-        values: What it begins with.
-        module: Its weights and hyperparameters can be read.
-    """
-
-    def __init__(self, values: Mapping[str, Any] = {}, module: Any = None) -> None:
+    def __init__(self, values: Mapping[str, Any], folder: Path | None) -> None:
         super().__init__(values)
-        self._module = module
-        if module is not None:
-            self["hyper_parameters"] = dict(module.hparams)
+        self._folder = folder
 
     def __missing__(self, key: str) -> Any:
-        if key == "state_dict" and self._module is not None:
-            return self._module.state_dict()
+        if key == "state_dict" and self._folder is not None:
+            self[key] = weights_in(self._folder)
+            return self[key]
         raise KeyError(
             f"{key!r} is not in this dictionary: weights, optimizers and counters of a checkpoint are "
-            "written by themselves; add plain data under names of your own"
+            "read by themselves; on_save_checkpoint may add data under names of its own"
         )
 
-    def added(self) -> tuple[dict[str, Any], list[str]]:
-        """What is to be written, and lines on what is not."""
-        lines = []
-        if "state_dict" in self:
-            lines.append("on_save_checkpoint sets 'state_dict': checkpoints have all weights anyway")
-        found = {key: value for key, value in self.items() if key not in _READ_ONLY}
-        others = {key: type(value).__name__ for key, value in found.items() if not is_plain(value)}
-        if others:
-            named = ", ".join(f"{key!r} ({kind})" for key, kind in others.items())
-            lines.append(f"warning: on_save_checkpoint adds {named}: no plain data, which is not written")
-        return {key: value for key, value in found.items() if key not in others}, lines
 
+class Loaded:
+    """A checkpoint that something is read from.
 
-def unlinked(path: Any) -> Any:
-    """The checkpoint that a path of ``ModelCheckpoint`` is a link to; any other path as it is."""
-    return os.path.realpath(path) if isinstance(path, (str, os.PathLike)) and os.path.islink(path) else path
+    Args:
+        path: A folder, or a ``.ckpt`` file of this package's or of Lightning.
+        weights_only: False: objects of any class are read from a file, which runs code of theirs.
 
+    Attributes:
+        path: The folder of a file, while it exists; else what was given.
+        is_safe: Whether no code in a file is run.
+    """
 
-def saved_by_hooks(path: Any) -> SavedByHooks:
-    """What the hooks added to the checkpoint at a path; empty for weights alone, and for others' files."""
-    folder = find_weights(unlinked(path))
-    if not files.is_checkpoint(folder):
-        return SavedByHooks()
-    state = read_state(folder, read_manifest(folder))
-    return SavedByHooks(state.get("hooks", {}).get("lightning", {}))
+    def __init__(self, path: Any, weights_only: bool | None = None) -> None:
+        self._given, self.is_safe = path, weights_only is not False
+        self.path = checkpoint_at(path)
+
+    @cached_property
+    def file(self) -> dict[str, Any]:
+        """What the file holds; empty for a folder, and for a file with objects that may not be read."""
+        if not isinstance(self._given, (str, os.PathLike)) or not os.path.isfile(self._given):
+            return {}
+        try:
+            found = torch.load(self._given, map_location="cpu", weights_only=self.is_safe)
+        except UnpicklingError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @cached_property
+    def folder(self) -> Path | None:
+        """The checkpoint of this package's; None for weights alone, and for others' files."""
+        found = find_weights(self.path)
+        return found if files.is_checkpoint(found) else None
+
+    def content(self, added: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What ``on_load_checkpoint`` gets.
+
+        Args:
+            added: What hooks have added; None reads it.
+        """
+        if self.file:
+            return self.file
+        if added is None and self.folder is not None:
+            state = read_state(self.folder, read_manifest(self.folder))
+            added = state.get("hooks", {}).get("lightning", {})
+        return Content(added or {}, self.folder)
+
+    def whole(self) -> dict[str, Any]:
+        """What a file of the folder would hold, but for what was not written there."""
+        assert self.folder is not None
+        content = self.content()
+        hparams = hparams_of(self.folder, read_manifest(self.folder))
+        return {**content, "state_dict": content["state_dict"], "hyper_parameters": hparams}
+
+    def objects(self, cls: type) -> dict[str, Any]:
+        """Arguments of a constructor that are no plain data: a file has them, where it may be read."""
+        if self.is_safe:
+            return {}
+        taken = inspect.signature(cls).parameters.values()
+        takes_all = any(one.kind is one.VAR_KEYWORD for one in taken)
+        names = {one.name for one in taken}
+        kept = self.file.get("hyper_parameters", {}).items()
+        return {n: v for n, v in kept if not is_plain(v) and (takes_all or n in names)}
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """What a module of LightningCLI, or of Lightning, kept by ``save_hyperparameters``."""
+        if self.folder is None:
+            found = dict(external_weights.read(Path(self.path)).hparams)
+        else:
+            recorded = hparams_of(self.folder, read_manifest(self.folder))
+            found = {name: recorded[name] for name in recorded.get("_saved", ()) if name in recorded}
+        found.pop("_instantiator", None)
+        return found
 
 
 _modules: WeakValueDictionary[str, Any] = WeakValueDictionary()
@@ -86,15 +132,3 @@ def unwritten_arguments(path: Any) -> dict[str, Any]:
     module = next((_modules[str(one)] for one in (folder, *folder.parents) if str(one) in _modules), None)
     given = {} if module is None else module.recorded_arguments
     return {name: copy.deepcopy(value) for name, value in given.items() if not is_plain(value)}
-
-
-def hyperparameters_in(path: Any) -> dict[str, Any]:
-    """What a module of LightningCLI, or of Lightning, kept by ``save_hyperparameters`` in a checkpoint."""
-    folder = find_weights(unlinked(path))
-    if not files.is_checkpoint(folder):
-        found = dict(external_weights.read(folder).hparams)
-    else:
-        recorded = hparams_of(folder, read_manifest(folder))
-        found = {name: recorded[name] for name in recorded.get("_saved", ()) if name in recorded}
-    found.pop("_instantiator", None)
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,9 +12,11 @@ import torch
 from ....trainer.data.feed import limited
 from . import arguments
 from .arguments import FOREVER
+from .checkpoint_content import CheckpointContent, content_of
 from .hooks import Hooks, overrides
 from .logged import LoggedValues
 from .optimizer import LightningOptimizer
+from .saved import Loaded
 from .validation_rule import ValidationRule
 
 _DTYPES = {
@@ -48,6 +50,8 @@ class Session:
         batches_before: Batches of this rank in the epochs that are over.
         has_failed: Whether an error has ended the stage.
         loads: The checkpoint whose weights an evaluation takes; None: as they are.
+        resumes: The checkpoint that a fit resumes from; None: it begins.
+        content: What ``on_save_checkpoint`` made of the last checkpoint's file.
         several: Whether the prediction has several dataloaders.
         has_updated: Whether the step under way has changed the weights already.
         is_ending_step: Whether the last hook of a batch is called, when our loop has counted the step.
@@ -75,14 +79,16 @@ class Session:
         self._said: list[str] = []
         self.manual_steps = self.cancelled = 0
         self.several = False
-        self.loads: Any = None
+        self.loads: Loaded | None = None
+        self.resumes: Loaded | None = None
+        self.content: CheckpointContent | None = None
         self.has_updated = self.partial_epoch = self.has_failed = self.is_ending_step = False
         self.batches_before = 0
         self.place: dict[str, Any] = {}
 
     def look_again(self, callbacks: Sequence[Any]) -> None:
         """A stage begins: callbacks and methods may be others than before."""
-        self.callbacks = list(callbacks)
+        self.callbacks, self.content = list(callbacks), None
         self.hooks = Hooks(self.trainer, self.module, callbacks, self.bases)
         if self.adapter is not None:
             self.adapter.hooks = self.hooks
@@ -221,6 +227,16 @@ class Session:
     def end_evaluation(self) -> None:
         """They are those of training again."""
         self.stage_name, self._evaluation_store = "train", None
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    def content_at(self, trainer: Any, states: Mapping[str, Any] | None = None) -> CheckpointContent:
+        """What the file of a checkpoint of now holds; hooks are called once for a step."""
+        if self.content is None or self.content.step != trainer.global_step:
+            self.content = content_of(self, trainer, states)
+            self.lines = self.content.lines
+            self.say()
+        return self.content
 
     # -- from one fit to the next --------------------------------------------------------------
 

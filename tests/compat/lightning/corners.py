@@ -951,6 +951,111 @@ def checkpoints_saved_by_hand(at):
     return found
 
 
+def what_torch_reads_of_checkpoints(at):
+    class Saves(at.Net):
+        def __init__(self, rate=0.1, names=("a",)):
+            super().__init__()
+            self.save_hyperparameters()
+
+        def on_save_checkpoint(self, checkpoint):
+            checkpoint["note"] = sorted(checkpoint["state_dict"])
+            checkpoint["state_dict"]["more"] = torch.ones(2)
+
+        def on_load_checkpoint(self, checkpoint):
+            del checkpoint["state_dict"]["more"]
+
+    class Data(at.L.LightningDataModule):
+        def __init__(self, size=8):
+            super().__init__()
+            self.save_hyperparameters()
+
+        def train_dataloader(self):
+            return data(self.hparams.size)
+
+    class Reads(at.L.Callback):
+        def on_train_end(self, trainer, pl_module):
+            found = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=False)
+            self.seen = found["epoch"], found["global_step"], [*found["callbacks"]]
+
+    reads = Reads()
+    keeps = at.callbacks.ModelCheckpoint(
+        dirpath="kept", monitor="train_loss", save_last=True, save_top_k=-1
+    )
+    run, module = at.trainer(max_epochs=2, callbacks=[keeps, reads]), Saves(0.3)
+    run.fit(module, datamodule=Data())
+    found = [reads.seen]
+    for path in (keeps.best_model_path, keeps.last_model_path):
+        read = torch.load(path, weights_only=False)
+        weights = read["state_dict"]
+        same = all(torch.equal(weights[name], value) for name, value in module.state_dict().items())
+        read.pop("MixedPrecision", None)
+        found.append((sorted(read), sorted(weights), same, weights["more"].tolist(), read["note"]))
+        found.append({k: v for k, v in read.items() if "hyper" in k or "hparams_name" in k})
+        (state,) = read["callbacks"].values()
+        found.append((sorted(state), state["monitor"], os.path.basename(state["best_model_path"])))
+        loaded = Saves.load_from_checkpoint(path)
+        found.append((loaded.hparams.rate, torch.equal(loaded.layer.weight, weights["layer.weight"])))
+    os.remove(keeps.best_model_path)
+    run.save_checkpoint("light.ckpt", weights_only=True)
+    found.append(torch.load("light.ckpt", weights_only=False)["global_step"])
+    return found, sorted(os.listdir("kept"))
+
+
+def subclasses_of_model_checkpoint(at):
+    seen = {}
+
+    def note(keeps, *what):
+        seen.setdefault(os.path.basename(keeps.dirpath), []).append(what)
+
+    class Skips(at.callbacks.ModelCheckpoint):
+        def on_validation_end(self, trainer, pl_module):
+            if trainer.current_epoch % 2:
+                super().on_validation_end(trainer, pl_module)
+
+    class Writes(at.callbacks.ModelCheckpoint):
+        def _save_checkpoint(self, trainer, filepath):
+            super()._save_checkpoint(trainer, filepath)
+            step = torch.load(filepath, weights_only=False)["global_step"]
+            note(self, "saved", os.path.basename(filepath), step, trainer.global_step)
+
+        def _remove_checkpoint(self, trainer, filepath):
+            note(self, "removed", os.path.basename(filepath))
+            if "epoch=1" not in filepath:
+                super()._remove_checkpoint(trainer, filepath)
+
+    class Averages(at.callbacks.ModelCheckpoint):
+        def _monitor_candidates(self, trainer):
+            found = super()._monitor_candidates(trainer)
+            return {**found, "both": found["val_loss"] * 2 + found["epoch"]}
+
+    class Exports(at.callbacks.ModelCheckpoint):
+        def _update_best_and_save(self, current, trainer, monitor_candidates):
+            super()._update_best_and_save(current, trainer, monitor_candidates)
+            best = float(current) == float(self.best_model_score)
+            note(self, trainer.current_epoch, best, "val_loss" in monitor_candidates)
+
+    class Numbered(at.callbacks.ModelCheckpoint):
+        def format_checkpoint_name(self, metrics, filename=None, ver=None, prefix=None):
+            path = super().format_checkpoint_name(metrics, filename, ver, prefix)
+            return path.replace("epoch=", "after-")
+
+    class Periodic(at.callbacks.ModelCheckpoint):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            if trainer.global_step % 3 == 0:
+                path = os.path.join(self.dirpath, f"at-{trainer.global_step}{self.FILE_EXTENSION}")
+                self._save_checkpoint(trainer, path)
+                note(self, torch.load(path, weights_only=False)["global_step"])
+
+    kinds = (Skips, "val_loss"), (Writes, "val_loss"), (Averages, "both"), (Exports, "val_loss")
+    keeps = [kind(dirpath=kind.__name__, monitor=name) for kind, name in kinds]
+    keeps += [kind(dirpath=kind.__name__) for kind in (Numbered, Periodic)]
+    keeps.append(Writes(dirpath="last", save_last=True))
+    run = at.trainer(callbacks=keeps, max_epochs=4)
+    run.fit(counting(at, [0.3, 0.2, 0.4, 0.1]), data(8), data(4))
+    names = [sorted(os.listdir(one.dirpath)) for one in keeps]
+    return sorted(seen.items()), names, [os.path.basename(one.best_model_path) for one in keeps]
+
+
 def hyperparameters_that_are_objects(at):
     class Takes(at.Net):
         def __init__(self, loss, kind=nn.Linear, width=2):

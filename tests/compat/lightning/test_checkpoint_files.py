@@ -1,20 +1,24 @@
-"""Checkpoints under Lightning's names: links, beside what corners.py compares with Lightning."""
+"""Checkpoints as Lightning's files, beside what corners.py compares with Lightning."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections import OrderedDict
 from enum import StrEnum
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from helpers.ranks import run_ranks
 from torch import nn
 
-from paceline import Run
-from paceline.compat.lightning.pytorch.callbacks import ModelCheckpoint
+from paceline import PacelineError, Run
+from paceline.compat.lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from paceline.compat.lightning.pytorch.callbacks.checkpoint_files import formatted
 from paceline.compat.lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
@@ -48,7 +52,7 @@ def test_names(template, with_names, expected):
     assert formatted(template, VALUES, with_names) == expected
 
 
-def test_a_link_is_read_as_the_checkpoint():
+def test_a_file_is_read_as_the_checkpoint():
     keeps = ModelCheckpoint("kept", "{epoch}", monitor="val_loss", save_last=True)
     run = trainer(callbacks=[keeps], max_epochs=2)
     module = Net()
@@ -63,6 +67,162 @@ def test_a_link_is_read_as_the_checkpoint():
     later = trainer(max_epochs=3)
     later.fit(Net(), data(), data(), ckpt_path="kept/last.ckpt")
     assert later.global_step == 9
+
+
+def fitted(module=None, **settings):
+    keeps = ModelCheckpoint("kept", "{epoch}", monitor="val_loss")
+    run = trainer(callbacks=[keeps], max_epochs=2, **settings)
+    run.fit(module or Net(), data(), data())
+    return run, keeps
+
+
+def test_torch_reads_what_programs_look_for():
+    run, keeps = fitted(Recorded(lr=0.5))
+    found = torch.load(keeps.best_model_path, weights_only=True)
+    assert (found["epoch"], found["global_step"], found["hyper_parameters"]) == (1, 6, {"lr": 0.5})
+    assert torch.equal(found["state_dict"]["layer.weight"], run.lightning_module.layer.weight)
+    other = Net()
+    other.load_state_dict(found["state_dict"])
+    assert torch.load(keeps.best_model_path, weights_only=True, mmap=True).keys() == found.keys()
+
+
+def test_a_file_can_be_removed_and_replaced():
+    run, keeps = fitted()
+    os.remove(keeps.best_model_path)
+    Path(keeps.best_model_path).write_text("mine")
+    run.fit_loop.max_epochs = 4
+    run.fit(run.lightning_module, data(), data())
+    assert Path("kept/epoch=1.ckpt").read_text() == "mine"
+    assert Net.load_from_checkpoint(keeps.best_model_path)
+
+
+def test_a_run_resumes_from_the_folder_that_a_file_names(tmp_path):
+    run, keeps = fitted()
+    moved = tmp_path / "elsewhere.ckpt"
+    os.replace(keeps.best_model_path, moved)
+    later = trainer(max_epochs=3)
+    later.fit(Net(), data(), data(), ckpt_path=moved)
+    assert later.global_step == 9
+    shutil.rmtree(run.ours.folder)
+    weights = run.lightning_module.layer.weight
+    assert torch.equal(Net.load_from_checkpoint(moved).layer.weight, weights)
+    with pytest.raises(PacelineError, match="the folder with its optimizer"):
+        later.fit(Net(), data(), data(), ckpt_path=moved)
+
+
+def test_a_folder_that_was_written_anew_is_another_checkpoint():
+    run, _ = fitted()
+    shutil.rmtree(run.ours.folder)
+    fitted(default_root_dir=".")
+    manifest = next(Path(run.ours.folder).glob("checkpoints/*/manifest.json"))
+    assert manifest.is_file()  # at the same place
+    with pytest.raises(PacelineError, match="was written anew"):
+        trainer(max_epochs=3).fit(Net(), data(), data(), ckpt_path="kept/epoch=1.ckpt")
+
+
+def test_a_file_that_a_program_has_written_again_is_weights_alone():
+    _, keeps = fitted()
+    content = torch.load(keeps.best_model_path, weights_only=True)
+    content["state_dict"]["layer.weight"].zero_()
+    torch.save(content, "edited.ckpt")
+    assert not Net.load_from_checkpoint("edited.ckpt").layer.weight.any()
+    with pytest.raises(PacelineError, match="weights"):
+        trainer(max_epochs=3).fit(Net(), data(), data(), ckpt_path="edited.ckpt")
+
+
+class Setting:
+    def __init__(self, rate):
+        self.rate = rate
+
+
+class Hooked(Recorded):
+    loads: ClassVar[list[object]] = []
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["note"], checkpoint["setting"] = [1, 2], Setting(0.25)
+        checkpoint["call"] = lambda: None
+        checkpoint["hyper_parameters"]["more"] = 3
+        weights = checkpoint["state_dict"]
+        checkpoint["state_dict"] = {f"old.{name}": value for name, value in weights.items()}
+
+    def on_load_checkpoint(self, checkpoint):
+        self.loads.append((checkpoint["note"], checkpoint.get("setting")))
+        weights = checkpoint["state_dict"]
+        checkpoint["state_dict"] = {n.removeprefix("old."): value for n, value in weights.items()}
+
+
+def test_what_hooks_make_of_a_checkpoint_is_in_its_file():
+    run, keeps = fitted(Hooked(lr=0.5))
+    path, weight = keeps.best_model_path, run.lightning_module.layer.weight
+    found = torch.load(path, weights_only=False)
+    assert found["note"] == [1, 2]
+    assert found["setting"].rate == 0.25
+    assert found["hyper_parameters"] == {"lr": 0.5, "more": 3}
+    assert torch.equal(found["state_dict"]["old.layer.weight"], weight)
+    assert "call" not in found
+    printed = (Path(run.ours.folder) / "log.txt").read_text()
+    assert "warning: call cannot be pickled" in printed
+    assert "on_save_checkpoint adds 'setting' (Setting)" in printed
+    for options, expected in (({}, None), ({"weights_only": False}, 0.25)):
+        Hooked.loads.clear()
+        assert torch.equal(Hooked.load_from_checkpoint(path, **options).layer.weight, weight)
+        later = trainer(max_epochs=3)
+        later.fit(Hooked(lr=0.5), data(), data(), ckpt_path=path, **options)
+        later.validate(Hooked(lr=0.5), data(), ckpt_path=path, **options)
+        rates = [getattr(setting, "rate", None) for _, setting in Hooked.loads]
+        assert [note for note, _ in Hooked.loads] == [[1, 2]] * 3
+        assert rates == [expected] * 3
+
+
+def test_save_checkpoint_has_the_weights_of_now():
+    run, _ = fitted()
+    run.save_checkpoint("same.ckpt")
+    with torch.no_grad():
+        run.lightning_module.layer.weight.zero_()
+    run.save_checkpoint("changed.ckpt")
+    run.save_checkpoint("light.ckpt", weights_only=True)
+    assert not torch.load("changed.ckpt")["state_dict"]["layer.weight"].any()
+    later = trainer(max_epochs=3)
+    later.fit(Net(), data(), data(), ckpt_path="same.ckpt")
+    assert later.global_step == 9
+    for path in ("changed.ckpt", "light.ckpt"):
+        with pytest.raises(PacelineError, match="weights"):
+            trainer(max_epochs=3).fit(Net(), data(), data(), ckpt_path=path)
+
+
+def test_save_checkpoint_in_a_fit_is_resumed_from():
+    class Saves(Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            if trainer.global_step in (2, 4):
+                trainer.save_checkpoint("now.ckpt")
+                self.weight = module.layer.weight.detach().clone()
+
+    saves = Saves()
+    run = trainer(callbacks=[saves], max_epochs=2, enable_checkpointing=False)
+    run.fit(Net(), data())
+    assert torch.equal(torch.load("now.ckpt")["state_dict"]["layer.weight"], saves.weight)
+    later = trainer(max_epochs=2)
+    later.fit(Net(), data(), ckpt_path="now.ckpt")
+    assert later.global_step == 6
+    assert torch.equal(later.lightning_module.layer.weight, run.lightning_module.layer.weight)
+
+
+def test_secrets_are_in_no_file():
+    class Many(Net):
+        def __init__(self, **given):
+            super().__init__()
+            self.save_hyperparameters()
+
+    _, keeps = fitted(Many(lr=1, api_key="hf_abcdefgh"))
+    assert torch.load(keeps.best_model_path)["hyper_parameters"] == {"lr": 1}
+
+
+@pytest.mark.parametrize(("save_last", "is_link"), [(True, False), ("link", True)])
+def test_the_last_one(save_last, is_link):
+    run = trainer(callbacks=[ModelCheckpoint("kept", save_last=save_last)], max_epochs=2)
+    run.fit(Net(), data())
+    assert Path("kept/last.ckpt").is_symlink() is is_link
+    assert torch.load("kept/last.ckpt")["global_step"] == 6
 
 
 def test_the_run_folder_is_beside_the_logs_of_lightning():
@@ -102,7 +262,7 @@ def test_rows_and_events_are_where_each_logger_is():
     assert not Path("logs/b/version_0").exists()
 
 
-def test_an_address_has_no_links():
+def test_an_address_has_no_files():
     keeps = ModelCheckpoint("s3://bucket/kept")
     run = trainer(callbacks=[keeps])
     run.fit(Net(), data())
@@ -110,14 +270,32 @@ def test_an_address_has_no_links():
     assert Path(keeps.best_model_path).parent == Path(run.ours.folder) / "checkpoints"
 
 
-def test_a_file_system_without_links_is_reported_and_training_goes_on(monkeypatch):
-    def refuse(*given, **more):
-        raise OSError("no links here")
-
-    monkeypatch.setattr(os, "symlink", refuse)
-    keeps = ModelCheckpoint("kept")
+def test_a_file_that_cannot_be_written_is_reported_and_training_goes_on():
+    Path("kept/epoch=0-step=3.ckpt").mkdir(parents=True)
+    keeps = ModelCheckpoint("kept", enable_version_counter=False)
     run = trainer(callbacks=[keeps])
     run.fit(Net(), data())
     printed = (Path(run.ours.folder) / "log.txt").read_text()
-    assert "warning: step-00000003 has no link under Lightning's name: no links here" in printed
+    assert "warning: step-00000003 has no file under Lightning's name" in printed
     assert Path(keeps.best_model_path) == Path(run.ours.folder).resolve() / "checkpoints" / "step-00000003"
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_each_rank_reads_whole_files(strategy, tmp_path):
+    script = Path(__file__).with_name("files_on_ranks.py")
+    run_ranks(script, 2, strategy, "found", folder=tmp_path)
+    found, same = (json.loads((tmp_path / f"found-{rank}").read_text()) for rank in range(2))
+    assert found == same
+    assert found["best"][0] == 8
+    assert found["best"] == found["last"] == found["after"] == found["resumed"][0]
+    assert found["third"][0] == 3
+    assert found["best"][1]["layers.0.weight"][0] == [8, 4]
+    first, second = found["continued"]
+    assert first == second
+    assert first[0] == 12
+
+
+def test_nothing_is_saved_before_a_stage():
+    with pytest.raises(PacelineError, match="no stage has begun"):
+        trainer().save_checkpoint("early.ckpt")

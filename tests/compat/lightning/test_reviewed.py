@@ -171,18 +171,13 @@ def test_a_subclass_decides_when_early_stopping_looks():
 
 
 class Own(ModelCheckpoint):
-    def format_checkpoint_name(self, metrics, filename=None, ver=None):
-        return "mine"
+    def check_monitor_top_k(self, trainer, current=None):
+        return True
 
 
-class Skips(ModelCheckpoint):
-    def on_validation_end(self, trainer, pl_module): ...
-
-
-@pytest.mark.parametrize("kind", [Own, Skips])
-def test_a_subclass_that_overrides_in_vain_is_refused(kind):
-    with pytest.raises(PacelineError, match=f"{kind.__name__} overrides .* which would never be called"):
-        trainer(callbacks=kind())
+def test_a_subclass_that_overrides_in_vain_is_refused():
+    with pytest.raises(PacelineError, match=r"Own overrides .* which would never be called"):
+        trainer(callbacks=Own())
 
 
 class Clips(Net):

@@ -137,7 +137,7 @@ def test_what_is_watched_may_have_any_name(mode, monitor):
     values = float(run.callback_metrics[monitor]), float(keeps.best_model_score)
     assert all(math.isfinite(value) for value in values)
     assert Path(keeps.best_model_path).name.startswith("epoch=")
-    assert Path(keeps.best_model_path).resolve().name.startswith("step-")
+    assert Path(keeps.best_model_path).is_file()
 
 
 class Counts(L.Callback):

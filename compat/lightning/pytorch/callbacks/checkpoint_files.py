@@ -1,15 +1,21 @@
-"""Lightning's file names of checkpoints: links to the folders that ours are."""
+"""Checkpoints under Lightning's names: files beside the folders that ours are."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ...translation.checkpoint_content import CheckpointContent
+from ...translation.checkpoint_file import folder_of, write
+from ...translation.saved import Loaded
+
 _FIELD = re.compile(r"\{([^{}:]*)(:[^{}]*)?\}")
-_EXTENSION = ".ckpt"
+EXTENSION = ".ckpt"
 
 
 def formatted(template: str, values: Mapping[str, Any], with_names: bool = True) -> str:
@@ -34,34 +40,38 @@ def formatted(template: str, values: Mapping[str, Any], with_names: bool = True)
 
 
 class CheckpointFiles:
-    """The links of one ``ModelCheckpoint``.
+    """The files of one ``ModelCheckpoint``.
 
     Args:
         template: Of their names; None: ``"{epoch}-{step}"``.
-        with_names: Whether values have their names before them.
-        counts: Whether a name that is taken gets ``-v1``; else its link is replaced.
+        path: Returns the path for values, a template, and a number where that path is taken.
+        counts: Whether a name that is taken gets ``-v1``; else its file is replaced.
         last: The template of the newest one's; None: it has none.
+        links_last: Whether the newest one's is a link to the other file of that checkpoint.
         values: Returns what names are made of, beside the epoch.
 
     Attributes:
         directory: Where they are; None until a fit begins.
-        paths: The link of each checkpoint, by our name for it.
+        paths: The file of each checkpoint, by our name for it.
         last_path: The newest one's; "" before the first.
-        has_failed: Whether there are no links: the file system has none.
+        removes: Whether ``update`` deletes files; False: their owner does.
+        problem: Why a file could not be written; None: all are.
     """
 
-    has_failed = False
+    problem: str | None = None
+    removes = True
 
     def __init__(
         self,
         template: str | None,
-        with_names: bool,
+        path: Callable[[Mapping[str, Any], str, int | None], str],
         counts: bool,
         last: str | None,
+        links_last: bool,
         values: Callable[[], Mapping[str, Any]],
     ) -> None:
-        self._template, self._with_names, self._counts = template, with_names, counts
-        self._last, self._values = last, values
+        self._template, self._path, self._counts = template, path, counts
+        self._last, self._links_last, self._values = last, links_last, values
         self.directory: str | None = None
         self.paths: dict[str, str] = {}
         self.last_path = ""
@@ -93,14 +103,12 @@ class CheckpointFiles:
         return path, self.last_path or self._free(self._last, values)
 
     def _free(self, template: str, values: Mapping[str, Any], replaced: str = "") -> str:
-        assert self.directory is not None
-        stem = os.path.join(self.directory, formatted(template, values, self._with_names))
-        path, number = stem + _EXTENSION, 0
+        path, number = self._path(values, template, None), 0
         while self._counts and (path in self.paths.values() or os.path.lexists(path)):
             if path == replaced:
                 break
             number += 1
-            path = f"{stem}-v{number}{_EXTENSION}"
+            path = self._path(values, template, number)
         return path
 
     def named(self, checkpoints: Iterable[str]) -> list[str]:
@@ -108,25 +116,60 @@ class CheckpointFiles:
         return [name for name in checkpoints if name in self.paths]
 
     def path_of(self, checkpoint: str) -> str:
-        """The path of a checkpoint, whose link exists when it is written; "" where it has none."""
-        return "" if self.has_failed else self.paths.get(checkpoint, "")
+        """The path of a checkpoint, whose file exists when it is written; "" where it has none."""
+        return "" if self.problem else self.paths.get(checkpoint, "")
 
-    def update(self, folder: Path, kept: Collection[str], newest: str) -> None:
-        """Let there be the links of these checkpoints, and no others of this run's. On rank 0.
+    def update(
+        self, folder: Path, kept: Collection[str], newest: str, content: CheckpointContent | None
+    ) -> None:
+        """Let there be the files of these checkpoints, and no others of this run's. On rank 0.
 
         Args:
             folder: Where the checkpoints are.
             kept: Our names of those that Lightning would keep.
             newest: The newest one's.
+            content: What its file holds; None: what the checkpoint itself says.
         """
+        try:
+            self._update(folder, kept, newest, content)
+            self.problem = None
+        except (OSError, RuntimeError) as error:  # torch's writer raises the latter
+            self.problem = f"{newest} has no file under Lightning's name: {' '.join(str(error).split())}"
+
+    def _update(
+        self, folder: Path, kept: Collection[str], newest: str, content: CheckpointContent | None
+    ) -> None:
         wanted = {path: checkpoint for checkpoint, path in self.paths.items() if checkpoint in kept}
-        for path in {*self.paths.values()} - {*wanted}:
-            if os.path.islink(path):
-                os.unlink(path)
         for path, checkpoint in wanted.items():
-            _link(path, folder / checkpoint)
+            if checkpoint == newest or folder_of(path) != folder / checkpoint:
+                _write(path, folder / checkpoint, content if checkpoint == newest else None)
         if self.last_path:
-            _link(self.last_path, folder / newest)
+            self._write_last(wanted, folder / newest, content)
+        for path in self.superfluous(kept) if self.removes else ():
+            if folder_of(path, exists=False) is not None:
+                os.unlink(path)
+
+    def superfluous(self, kept: Collection[str]) -> set[str]:
+        """The paths of this run's that are of none of these checkpoints."""
+        wanted = {path for checkpoint, path in self.paths.items() if checkpoint in kept}
+        return {*self.paths.values()} - wanted
+
+    def _write_last(
+        self, wanted: Mapping[str, str], newest: Path, content: CheckpointContent | None
+    ) -> None:
+        same = next((path for path, checkpoint in wanted.items() if checkpoint == newest.name), None)
+        if same is None:
+            _write(self.last_path, newest, content)
+            return
+        with suppress(FileNotFoundError):
+            os.unlink(self.last_path)
+        if self._links_last:
+            os.symlink(os.path.relpath(same, os.path.dirname(self.last_path)), self.last_path)
+            return
+        try:
+            os.link(same, self.last_path)
+        except OSError:  # a file system without links
+            shutil.copyfile(same, self.last_path)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs of them."""
@@ -137,11 +180,5 @@ class CheckpointFiles:
         self.paths, self.last_path = dict(state["paths"]), str(state["last"])
 
 
-def _link(path: str, target: Path) -> None:
-    wanted = os.path.relpath(target, os.path.dirname(path))
-    if os.path.islink(path):
-        if os.readlink(path) == wanted:
-            return
-        os.unlink(path)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    os.symlink(wanted, path, target_is_directory=True)
+def _write(path: str, folder: Path, content: CheckpointContent | None) -> None:
+    write(path, Loaded(folder).whole() if content is None else content.values, folder)

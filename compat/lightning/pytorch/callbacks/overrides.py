@@ -11,10 +11,9 @@ from .callback import Callback
 _NEVER_CALLED = {
     "EarlyStopping": "_run_early_stopping_check _should_skip_check _evaluate_stopping_criteria "
     "_improvement_message _validate_condition_metric _log_info",
-    "ModelCheckpoint": "format_checkpoint_name check_monitor_top_k file_exists to_yaml _save_checkpoint "
-    "_save_topk_checkpoint _save_last_checkpoint _save_monitor_checkpoint _save_none_monitor_checkpoint "
-    "_should_skip_saving_checkpoint _should_save_on_train_epoch_end _monitor_candidates "
-    "_get_metric_interpolated_filepath_name _update_best_and_save _should_remove_checkpoint",
+    "ModelCheckpoint": "check_monitor_top_k _save_topk_checkpoint _save_last_checkpoint "
+    "_save_monitor_checkpoint _save_none_monitor_checkpoint _should_skip_saving_checkpoint "
+    "_should_save_on_train_epoch_end _get_metric_interpolated_filepath_name _should_remove_checkpoint",
     "ProgressBar": "init_train_tqdm init_validation_tqdm init_test_tqdm init_sanity_tqdm "
     "init_predict_tqdm configure_columns enable disable print",
     "ModelSummary": "summarize _summary",
@@ -23,7 +22,7 @@ _NEVER_CALLED = {
     "DeviceStatsMonitor": "_get_and_log_device_stats",
     "Timer": "_check_time_remaining start_time end_time",
 }
-_WITHOUT_EFFECT = ("ModelCheckpoint", "GradientAccumulationScheduler")  # their hooks do nothing themselves
+_WITHOUT_EFFECT = ("GradientAccumulationScheduler",)  # its hooks do nothing themselves
 
 
 def refuse_overrides(callback: Any, base: type) -> None:

@@ -26,6 +26,11 @@ class WrittenCheckpoints:
         """All that is shown, by name."""
         return {name: getattr(self, name) for name in _SHOWN}
 
+    def state_dict(self) -> dict[str, Any]:
+        """What programs read of a checkpoint's ``callbacks``; a resumed run has its own."""
+        names = ("monitor", "dirpath", *_SHOWN, "kth_best_model_path", "kth_value")
+        return {name: getattr(self, name) for name in names}
+
     @property
     def _has_begun(self) -> bool:
         """Whether a fit writes here, or has; else what an earlier trainer's wrote is shown."""
@@ -44,6 +49,7 @@ class WrittenCheckpoints:
     def _path(self, name: str | None) -> str:
         if name is None or self._folder is None:
             return ""
+        self._made.wait()  # a path that is given is that of a file which exists
         return self._files.path_of(name) or str(self._folder / name)
 
     @property
@@ -78,7 +84,9 @@ class WrittenCheckpoints:
         """
         if not self._has_begun:
             return str(self._of_earlier.get("last_model_path", ""))
-        if not self._files.last_path or not self._files.has_failed:
+        if self._files.last_path:
+            self._made.wait()
+        if not self._files.last_path or self._files.problem is None:
             return self._files.last_path
         return self._path(next(reversed(self._made._kept.saved), None))
 

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from ..... import PacelineError, __version__
 from ...translation.configured import recording
 from ...translation.hooks import overrides
-from ...translation.saved import hyperparameters_in
+from ...translation.saved import Loaded
 from ..core import LightningDataModule, LightningModule
 from ..trainer import Trainer, seed_everything
 from ..trainer.given import as_list
@@ -235,7 +235,7 @@ class LightningCLI:
         path = self._get(self.config, "ckpt_path") if self.subcommand else None
         if path is None or not Path(path).exists():
             return
-        found = hyperparameters_in(path)
+        found = Loaded(path).hyperparameters
         if not found:
             return
         if "_class_path" in found:

@@ -29,6 +29,7 @@ class LightningDataModule(HyperparametersMixin, DataMethods, BatchHooks):
     prepare_data_per_node: bool = True
     allow_zero_length_dataloader_with_multiple_devices: bool = False
     CHECKPOINT_HYPER_PARAMS_KEY = "datamodule_hyper_parameters"
+    CHECKPOINT_HYPER_PARAMS_NAME = "datamodule_hparams_name"
 
     def __init__(self) -> None:
         super().__init__()

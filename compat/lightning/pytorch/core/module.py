@@ -55,6 +55,7 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
     allow_zero_length_dataloader_with_multiple_devices: bool = False
     prepare_data_per_node: bool = True
     CHECKPOINT_HYPER_PARAMS_KEY = "hyper_parameters"
+    CHECKPOINT_HYPER_PARAMS_NAME = "hparams_name"
     _paceline_session: Any = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from torch import nn
 from ..... import PacelineError
 from .....trainer.checkpoint.weights import build_from_checkpoint
 from ...translation.configured import build
-from ...translation.saved import saved_by_hooks, unlinked, unwritten_arguments
+from ...translation.hooks import ModuleHooks, overrides
+from ...translation.saved import Loaded, unwritten_arguments
 
 T = TypeVar("T", bound=nn.Module)
 
@@ -51,7 +52,8 @@ class Weights(nn.Module):
             hparams_file: A YAML file of constructor arguments; those in the checkpoint come first.
             strict: Whether both must have the same names; False loads what both have in the
                 same shape, and warns of the rest. The module's ``strict_loading`` unless given.
-            weights_only: Accepted: nothing in a pickle is run.
+            weights_only: False: hyperparameters of a ``.ckpt`` file may be objects of any class, which
+                runs code of theirs; else nothing in a pickle is run.
             **kwargs: Constructor arguments that replace the recorded ones.
 
         Raises:
@@ -62,10 +64,16 @@ class Weights(nn.Module):
 
             kwargs = (yaml.safe_load(Path(hparams_file).read_text()) or {}) | kwargs
         strict = getattr(cls, "strict_loading", True) if strict is None else strict
-        checkpoint_path = unlinked(checkpoint_path)
-        kwargs = unwritten_arguments(checkpoint_path) | kwargs
-        module = build_from_checkpoint(cls, checkpoint_path, kwargs, strict, build)
-        module.on_load_checkpoint(saved_by_hooks(checkpoint_path))  # type: ignore[operator]
+        loaded = Loaded(checkpoint_path, weights_only)
+        kwargs = unwritten_arguments(loaded.path) | loaded.objects(cls) | kwargs
+
+        def weights(module: Any) -> Any:
+            content = loaded.content()
+            module.on_load_checkpoint(content)
+            return content["state_dict"]
+
+        adjusted = weights if overrides(cls, "on_load_checkpoint", ModuleHooks) else None
+        module = build_from_checkpoint(cls, loaded.path, kwargs, strict, build, adjusted, loaded.is_safe)
         return module if map_location is None else module.to(map_location)
 
     def to_onnx(self, file_path: Any, input_sample: Any = None, **kwargs: Any) -> Any:

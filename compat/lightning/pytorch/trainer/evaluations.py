@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..... import PacelineError
-from ...translation.saved import unlinked
+from ...translation.saved import Loaded
 from ..core import LightningModule
 from .given import as_datamodule
 from .view import TrainerView
@@ -32,7 +32,7 @@ class Evaluations(TrainerView):
         weights_only: bool | None = None,
     ) -> list[dict[str, float]]:
         """One pass over validation data; a dictionary of values for each dataloader."""
-        return self._evaluate("validate", model, dataloaders, ckpt_path, datamodule)
+        return self._evaluate("validate", model, dataloaders, ckpt_path, datamodule, weights_only)
 
     def test(
         self,
@@ -44,7 +44,7 @@ class Evaluations(TrainerView):
         weights_only: bool | None = None,
     ) -> list[dict[str, float]]:
         """One pass over test data; a dictionary of values for each dataloader."""
-        return self._evaluate("test", model, dataloaders, ckpt_path, datamodule)
+        return self._evaluate("test", model, dataloaders, ckpt_path, datamodule, weights_only)
 
     def predict(
         self,
@@ -57,7 +57,7 @@ class Evaluations(TrainerView):
     ) -> Any:
         """What ``predict_step`` returns for each batch, in the order of the data."""
         dataloaders, datamodule = as_datamodule(dataloaders, datamodule)
-        adapter, data, weights = self._prepared("predict", model, datamodule, ckpt_path)
+        adapter, data, weights = self._prepared("predict", model, datamodule, ckpt_path, weights_only)
         self.loaded["predict_dataloader"] = dataloaders
         keep = return_predictions is not False
         found = self.ours.predict(adapter, dataloaders, weights, keep=keep, datamodule=data)
@@ -71,10 +71,16 @@ class Evaluations(TrainerView):
         return [parts[number] for number in sorted(parts)]
 
     def _evaluate(
-        self, name: str, model: Any, dataloaders: Any, ckpt_path: Any, datamodule: Any
+        self,
+        name: str,
+        model: Any,
+        dataloaders: Any,
+        ckpt_path: Any,
+        datamodule: Any,
+        weights_only: bool | None,
     ) -> list[dict[str, float]]:
         dataloaders, datamodule = as_datamodule(dataloaders, datamodule)
-        adapter, data, weights = self._prepared(name, model, datamodule, ckpt_path)
+        adapter, data, weights = self._prepared(name, model, datamodule, ckpt_path, weights_only)
         self.loaded[f"{name}_dataloader"] = dataloaders
         values = getattr(self.ours, name)(adapter, dataloaders, weights, datamodule=data)
         results: list[dict[str, float]] = self.session.values.results(values)
@@ -84,9 +90,11 @@ class Evaluations(TrainerView):
                 logger.log_evaluation(row | {"epoch": self.current_epoch}, self.ours.global_step)
         return results
 
-    def _prepared(self, name: str, model: Any, datamodule: Any, ckpt_path: Any) -> tuple[Any, Any, Any]:
+    def _prepared(
+        self, name: str, model: Any, datamodule: Any, ckpt_path: Any, weights_only: bool | None
+    ) -> tuple[Any, Any, Any]:
         """The adapter, the data and which weights: without a model the best ones of the last fit."""
-        weights = unlinked(ckpt_path)
+        weights: Any = ckpt_path
         if ckpt_path in ("best", "last") or (model is None and ckpt_path is None and self._saves):
             run = self.ours.run
             weights = run.latest if ckpt_path == "last" else run.best or run.latest
@@ -101,8 +109,9 @@ class Evaluations(TrainerView):
         if model is None:
             raise TypeError(f"{name} takes a LightningModule where none was trained before")
         prepared = self._prepare(name, model, datamodule or self.datamodule)
-        self.session.loads = self._ckpt_path = weights
-        return (*prepared, weights)
+        self._ckpt_path = weights
+        self.session.loads = None if weights is None else Loaded(weights, weights_only)
+        return (*prepared, None if weights is None else self.session.loads.path)
 
     @property
     def _writes_none(self) -> bool:

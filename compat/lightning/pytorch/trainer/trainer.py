@@ -15,12 +15,14 @@ from ..... import Trainer as OurTrainer
 from .....callbacks import Callback as OurCallback
 from .....callbacks import ModelSummary, Progress
 from .....strategies import Strategy
+from .....trainer.utils.paths import as_path
 from ...translation import arguments
 from ...translation.adapter import adapt
+from ...translation.checkpoint_file import checkpoint_at, has_weights, saved_folder, with_weights, write
 from ...translation.data import DataAdapter
 from ...translation.hooks import CallbackHooks, ModuleHooks, overrides
 from ...translation.run_hooks import ClosingHooks, OpeningHooks
-from ...translation.saved import unlinked
+from ...translation.saved import Loaded
 from ...translation.session import Session
 from ..accelerators import Accelerator, name_of
 from ..callbacks import Callback, ModelCheckpoint
@@ -214,7 +216,8 @@ class Trainer(Evaluations):
             val_dataloaders: One or several.
             datamodule: A ``LightningDataModule``.
             ckpt_path: ``"last"``, ``"best"`` or the path of a checkpoint to resume from.
-            weights_only: Accepted: nothing in a pickle is run.
+            weights_only: False: ``on_load_checkpoint`` gets objects of a ``.ckpt`` file, too, which runs
+                code of theirs.
 
         Raises:
             PacelineError: for mistakes, before anything is computed where that is possible.
@@ -225,8 +228,9 @@ class Trainer(Evaluations):
             self.ours.log_line("nothing is trained: max_epochs or max_steps is 0")
             return
         self._ckpt_path = self.ours.run.latest if ckpt_path == "last" else ckpt_path
-        resume = "auto" if ckpt_path == "last" else unlinked(ckpt_path)
+        resume = "auto" if ckpt_path == "last" else checkpoint_at(ckpt_path, resume=True)
         assert self.session is not None
+        self.session.resumes = None if self._ckpt_path is None else Loaded(self._ckpt_path, weights_only)
         loaders = training_data(self.given, train_dataloaders, val_dataloaders, data)
         self.session.place = self._place if resume is None else {}
         self._should_stop = False
@@ -241,21 +245,46 @@ class Trainer(Evaluations):
     def save_checkpoint(
         self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None
     ) -> None:
-        """Write a checkpoint, a folder; on all ranks. What is at its path is replaced.
+        """Write a ``.ckpt`` file; on all ranks. What is at its path is replaced.
 
-        After a fit it is a copy of the last one; of a fit that wrote none it has the weights and the
-        module's arguments alone.
+        A run resumes from a folder that the file names: in ``saved/`` of the run folder, or beside the file
+        where there is no run folder. After a fit, the file names a copy of the last checkpoint where the
+        weights are still those; else it has weights, hyperparameters and what hooks add alone.
+
+        Args:
+            filepath: Of the file.
+            weights_only: Whether no run is to resume from it.
+            storage_options: Accepted.
+
+        Raises:
+            PacelineError: before the first stage, and for an address.
         """
-        if self.is_global_zero:
-            make_room(filepath)
-        self.ours.ranks.barrier()
-        latest = self.ours.run.latest
+        session, target = self.session, as_path(filepath, "save_checkpoint")
+        if session is None:
+            raise PacelineError(
+                "save_checkpoint writes the module that is trained, and no stage has begun",
+                fix="call it after fit or in a hook; or torch.save(model.state_dict(), path)",
+            )
+        folder = saved_folder(self.ours.folder, target)
+        self.ours.ranks.on_rank_zero(lambda: make_room(folder))
         if self.ours.stage == "fit":
-            self.ours.save_checkpoint(filepath, weights_only=bool(weights_only))
-        elif latest is None:
-            self.ours.export(filepath)
-        elif self.is_global_zero:
-            shutil.copytree(latest, filepath)
+            self.ours.save_checkpoint(folder, weights_only=bool(weights_only))
+            values = session.content_at(self.ours).values
+        else:
+            session.content = None  # weights may be others than at the end of the fit
+            values = session.content_at(self.ours).values
+            weights = self.ours.strategy.weights.full_tensors(session.adapter)
+            values = with_weights(values, weights)
+        self.ours.ranks.on_rank_zero(lambda: self._write(target, values, folder, bool(weights_only)))
+
+    def _write(self, target: Path, values: dict[str, Any], folder: Path, weights_only: bool) -> None:
+        latest = self.ours.run.latest
+        if not weights_only and not folder.exists() and latest is not None and has_weights(latest, values):
+            shutil.copytree(latest, folder)
+        make_room(target)
+        write(str(target), values, folder, resumes=folder.exists() and not weights_only)
+        if weights_only and folder.exists():
+            shutil.rmtree(folder)
 
     def print(self, *values: Any, **options: Any) -> None:
         """Print on rank 0 only."""
