@@ -1,13 +1,14 @@
 """The names of Lightning that public programs use, in names/names.csv: what is said of each holds.
 
 ``repositories`` is in how many of 116 repositories a name occurs, ``uses`` how often, ``answer`` what came
-of trying it under both: the same value, an ``object`` of another class, an ``other`` value, a ``message``
-that names the way, ``missing``; ``untried`` is what the trial does not call.
+of trying it under both, which names/try_names.py explains.
 """
 
 import csv
 import importlib
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -18,7 +19,6 @@ import paceline.compat.lightning as L
 
 from .small import Net, data
 
-pytestmark = pytest.mark.fit
 FOLDER = Path(__file__).parent / "names"
 PAGE = Path(paceline.__file__).parent / "docs" / "migration" / "from-lightning.md"
 ROOT = L.__name__
@@ -43,6 +43,7 @@ def imported(name):
         return importlib.import_module(f"{parent}.{last}") if parent else None
 
 
+@pytest.mark.fit
 @pytest.mark.parametrize("name", of("import", "same"))
 def test_a_name_is_imported(name):
     if ".cli" in name:
@@ -57,6 +58,7 @@ def test_a_name_is_imported(name):
     assert type(found).__name__ != "_Refused"
 
 
+@pytest.mark.fit
 @pytest.mark.parametrize("name", of("import", "message"))
 def test_a_name_that_is_not_offered_says_what_to_use(name):
     with pytest.raises((ImportError, paceline.PacelineError), match="use"):
@@ -103,3 +105,16 @@ def test_the_page_has_the_coverage():
     assert parts["all"] >= 0.97
     shown = dict(re.findall(r"^\| (\w+) \| [\d,]+ \| ([\d.]+) \|", PAGE.read_text(), re.MULTILINE))
     assert {kind: f"{100 * part:.1f}" for kind, part in parts.items()} == shown
+
+
+@pytest.mark.launch
+def test_each_answer_comes_of_trying_it():
+    pytest.importorskip("lightning")
+    pytest.importorskip("jsonargparse")
+    pytest.importorskip("mlflow")
+    pytest.importorskip("tensorboard")
+    pytest.importorskip("wandb")
+    done = subprocess.run(
+        [sys.executable, FOLDER / "try_names.py", "--check"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

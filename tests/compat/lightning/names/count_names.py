@@ -7,7 +7,8 @@ installed Lightning.
 Kinds, with a repository counted once for a name however often it uses it:
     import      dotted names, as ``lightning.pytorch...``, and attributes of an alias (``pl.Trainer``)
     trainer     attributes of a trainer, chains of its sub-objects to a depth of 3
-    argument    keywords given to Lightning's classes and functions, and to ``self.log``
+    argument    keywords given to Lightning's classes and functions, and to ``self.log``, with the three
+                literals that are given most
     module      attributes of self in LightningModules, and ``def X`` for what such a class overrides;
                 so ``datamodule`` and ``callback``
     logger      attributes of a logger
@@ -353,7 +354,7 @@ class Reader:
             yield "trainer", ".".join(rest[: depth + 1])
 
     def of_call(self, node: ast.Call) -> Iterator[Name]:
-        keywords = [one.arg for one in node.keywords if one.arg is not None]
+        keywords = [one for one in node.keywords if one.arg is not None]
         dotted = self.file.resolve(node.func)
         names = chain(node.func)
         if dotted is not None:
@@ -361,8 +362,7 @@ class Reader:
             capital = next((at for at, one in enumerate(parts) if one[:1].isupper()), None)
             called = ".".join(parts[capital:]) if capital is not None else parts[-1]
             called = "Trainer" if called == "Trainer.from_argparse_args" else called
-            for keyword in keywords:
-                yield "argument", f"{called}({keyword})"
+            yield from of_arguments(called, keywords)
         elif isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr", "setattr"):
             if len(node.args) >= 2 and isinstance(node.args[1], ast.Constant):
                 owner, name = chain(node.args[0]), node.args[1].value
@@ -374,14 +374,12 @@ class Reader:
                     yield self.kind(owner) or "", name
         elif names is not None and len(names) > 1:
             if names[-1] in TRAINER_METHODS and self.kind(names[:-1]) == "trainer":
-                for keyword in keywords:
-                    yield "argument", f"Trainer.{names[-1]}({keyword})"
+                yield from of_arguments(f"Trainer.{names[-1]}", keywords)
             elif names[-1] in MODULE_METHODS and names[-2] in ("self", "pl_module") and len(names) == 2:
                 if names[-1] != "log" or keywords or len(node.args) > 1:
-                    for keyword in keywords:
-                        yield "argument", f"LightningModule.{names[-1]}({keyword})"
+                    yield from of_arguments(f"LightningModule.{names[-1]}", keywords)
             elif names[-1] == "load_from_checkpoint":
-                for keyword in set(keywords) & {
+                for keyword in {one.arg for one in keywords} & {
                     "map_location",
                     "strict",
                     "hparams_file",
@@ -407,6 +405,18 @@ class Reader:
                     yield kind, inner.attr
                 elif kind == "callback" and inner.value.id in ("pl_module", "module") and in_module(inner):
                     yield "module", inner.attr
+
+
+def of_arguments(called: str, keywords: list[ast.keyword]) -> Iterator[Name]:
+    """The keywords of a call, and each literal that one is given."""
+    for one in keywords:
+        name = f"{called}({one.arg})"
+        yield "argument", name
+        try:
+            ast.literal_eval(one.value)
+        except (ValueError, SyntaxError, TypeError):
+            continue
+        yield "given", f"{name}={ast.unparse(one.value)}"
 
 
 def known_names() -> dict[str, set[str]]:
@@ -444,10 +454,17 @@ def main() -> None:
         found = repository.names(known)
         repositories.update(found.keys())
         uses.update(found)
+    given: dict[str, list[str]] = defaultdict(list)  # the commonest first
+    for (kind, name), _ in uses.most_common():
+        if kind == "given":
+            called, _, text = name.partition(")=")
+            given[f"{called})"] += [text] if len(text) <= 40 else []
     table = csv.writer(sys.stdout)
-    table.writerow(["kind", "name", "repositories", "uses"])
+    table.writerow(["kind", "name", "repositories", "uses", "given"])
     for kind, name in sorted(uses, key=lambda one: (one[0], -repositories[one], -uses[one], one[1])):
-        table.writerow([kind, name, repositories[kind, name], uses[kind, name]])
+        if kind != "given":
+            few = ", ".join(given.get(name, ())[:3])
+            table.writerow([kind, name, repositories[kind, name], uses[kind, name], few])
 
 
 if __name__ == "__main__":
