@@ -37,7 +37,7 @@ class DataAdapter(DataModule):
     def setup(self, stage: str) -> None:
         setup = getattr(self.given, "setup", None)
         if callable(setup):
-            setup(stage)
+            setup(self.given.trainer.state.fn)
 
     def capture(self) -> None:
         """Take the user's state: Lightning asks for it before ``on_save_checkpoint``."""

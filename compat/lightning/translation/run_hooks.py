@@ -45,8 +45,9 @@ class OpeningHooks(Callback):
         if not session.trainer.fast_dev_run:
             for logger in session.trainer.loggers:
                 logger.begin(trainer)
-        hooks.of_callbacks("setup", stage)
-        hooks.of_module("setup", stage)
+        called = session.trainer.state.fn  # hooks may ask for called.value
+        hooks.of_callbacks("setup", called)
+        hooks.of_module("setup", called)
         hooks.of_module("configure_model")
         session.stage_name = "train" if stage == "fit" else _STAGES[stage]
         if stage != "fit" and session.loads is not None:
@@ -92,10 +93,11 @@ class OpeningHooks(Callback):
         session.end_evaluation()
         session.has_updated = False
         if not session.has_failed:  # Lightning calls on_exception in its place
+            called = session.trainer.state.fn
             if session.datamodule is not None:
-                session.datamodule.teardown(stage)
-            session.hooks.of_callbacks("teardown", stage)
-            session.hooks.of_module("teardown", stage)
+                session.datamodule.teardown(called)
+            session.hooks.of_callbacks("teardown", called)
+            session.hooks.of_module("teardown", called)
         session.adapter.unfreeze_others()
         session.trainer.profiler.describe(session.trainer, stage)
 

@@ -162,7 +162,7 @@ def test_imports(module, name, message):
 
 def test_a_constant_is_no_value_that_could_be_taken_for_one():
     found = importlib.import_module("paceline.compat.lightning.fabric.utilities.imports")
-    refused("private to Lightning", lambda: found._IS_WINDOWS, ImportError)
+    refused("private to Lightning", lambda: found._NUMPY_AVAILABLE, ImportError)
 
 
 @pytest.mark.parametrize("path", sorted(PATHS))

@@ -17,7 +17,7 @@ import pytest
 import paceline
 import paceline.compat.lightning as L
 
-from .small import Net, data
+from .small import Net, data, trainer
 
 FOLDER = Path(__file__).parent / "names"
 PAGE = Path(paceline.__file__).parent / "docs" / "migration" / "from-lightning.md"
@@ -89,6 +89,51 @@ def test_a_trainer_has_it(fitted, name):
     owner = fitted
     for part in name.split("."):
         owner = getattr(owner, part)
+
+
+def test_a_stage_is_lightnings_enumeration_in_hooks():
+    class Told(Net):
+        def setup(self, stage):
+            found.append(stage)
+
+        def teardown(self, stage):
+            found.append(stage)
+
+    class Data(L.LightningDataModule):
+        def setup(self, stage):
+            found.append(stage)
+
+        def teardown(self, stage):
+            found.append(stage)
+
+        def train_dataloader(self):
+            return data()
+
+        val_dataloader = train_dataloader
+
+    found, run = [], trainer()
+    run.fit(Told(), datamodule=Data())
+    run.validate(Told(), datamodule=Data(), verbose=False)
+    assert [one.value for one in found] == ["fit"] * 4 + ["validate"] * 4
+    assert f"{found[0]} {run.state.status}" == "TrainerFn.FITTING TrainerStatus.FINISHED"
+    assert found[0] == "fit"
+
+
+def test_private_names_that_programs_read(tmp_path):
+    class Reads(L.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            found.append(trainer._logger_connector.should_update_logs)
+
+    found, run, module = [], trainer(callbacks=[Reads()], log_every_n_steps=2, max_epochs=2), Net()
+    run.fit(module, data())
+    assert found == [False, True] * 3  # as under Lightning 2.6.6
+    assert run._accelerator_connector.cluster_environment.global_rank() == 0
+    assert run.strategy.optimizer_state(run.optimizers[0])["param_groups"][0]["lr"] == 0.01
+    (tmp_path / "last.ckpt").touch()
+    run.strategy.remove_checkpoint(tmp_path / "last.ckpt")
+    assert not (tmp_path / "last.ckpt").exists()
+    module._automatic_optimization = False
+    assert not module.automatic_optimization
 
 
 def test_the_page_has_the_coverage():

@@ -102,6 +102,8 @@ class LightningCLI:
         load_from_checkpoint_support: bool = True,
     ) -> None:
         self.model_class, self.datamodule_class = model_class, datamodule_class
+        self._model_class = model_class or LightningModule
+        self._datamodule_class = datamodule_class or LightningDataModule
         self.subclass_mode_model = model_class is None or subclass_mode_model
         self.subclass_mode_data = datamodule_class is None or subclass_mode_data
         self.save_config_callback, self.save_config_kwargs = save_config_callback, save_config_kwargs or {}
@@ -194,11 +196,9 @@ class LightningCLI:
         parser.add_lightning_class_args(self.trainer_class, "trainer")
         defaults = {f"trainer.{k}": v for k, v in self.trainer_defaults.items() if k != "callbacks"}
         parser.set_defaults(defaults)
+        parser.add_lightning_class_args(self._model_class, "model", subclass_mode=self.subclass_mode_model)
         parser.add_lightning_class_args(
-            self.model_class or LightningModule, "model", subclass_mode=self.subclass_mode_model
-        )
-        parser.add_lightning_class_args(
-            self.datamodule_class or LightningDataModule,
+            self._datamodule_class,
             "data",
             subclass_mode=self.subclass_mode_data,
             required=self.datamodule_class is not None,  # a module may have the dataloaders

@@ -76,6 +76,14 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
         return self._paceline_session.trainer
 
     @property
+    def _automatic_optimization(self) -> bool:
+        return self.automatic_optimization
+
+    @_automatic_optimization.setter
+    def _automatic_optimization(self, value: bool) -> None:
+        self.automatic_optimization = value
+
+    @property
     def fabric(self) -> None:
         """No Fabric runs the module."""
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .....errors import nearest
+from ..utilities.cloud_io import get_filesystem
 
 _OPS = {"sum": "sum", "mean": "mean", "avg": "mean", "min": "amin", "max": "amax"}
 
@@ -69,6 +70,8 @@ class StrategyView:
         """The module that runs, or ran last."""
         return self._trainer.lightning_module
 
+    _lightning_module = lightning_module
+
     @property
     def model(self) -> Any:
         """The same: nothing is wrapped around it."""
@@ -79,6 +82,17 @@ class StrategyView:
         """The optimizers of the fit."""
         found: list[Any] = self._trainer.optimizers
         return found
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        """The ``state_dict`` of an optimizer of the fit."""
+        found: dict[str, Any] = optimizer.state_dict()
+        return found
+
+    def remove_checkpoint(self, filepath: Any) -> None:
+        """Delete a checkpoint, a file or a folder; on the process that writes files."""
+        files = get_filesystem(filepath)
+        if self.is_global_zero and files.exists(filepath):
+            files.rm(str(filepath), recursive=True)
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all ranks."""

@@ -21,6 +21,10 @@ class TrainerParts:
     callbacks: list[Any]
     loggers: list[Any]
     loaded: dict[str, Any]
+    fit_loop: Any
+    log_every_n_steps: Any
+    should_stop: Any
+    training: Any
     _ckpt_path: Any = None
 
     # -- ranks ---------------------------------------------------------------------------------
@@ -74,7 +78,29 @@ class TrainerParts:
             is_distributed=self.world_size > 1,
             use_distributed_sampler=self.given["use_distributed_sampler"],
             _parallel_devices=[self.ours.strategy.device] * self.num_devices,
+            cluster_environment=SimpleNamespace(
+                global_rank=lambda: self.global_rank,
+                local_rank=lambda: self.local_rank,
+                node_rank=lambda: self.node_rank,
+                world_size=lambda: self.world_size,
+            ),
         )
+
+    @property
+    def _logger_connector(self) -> SimpleNamespace:
+        return SimpleNamespace(should_update_logs=self._logs_now())
+
+    def _logs_now(self) -> bool:
+        """Whether the step under way is one of every ``log_every_n_steps``; True where none is."""
+        every = self.log_every_n_steps
+        if not self.training or every == 0:
+            return bool(every)
+        step = self.fit_loop.epoch_loop._batches_that_stepped + 1
+        return bool(step % every == 0 or self.should_stop)
+
+    @property
+    def _detect_anomaly(self) -> bool:
+        return bool(self.given["detect_anomaly"])
 
     @property
     def is_global_zero(self) -> bool:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 
 
-class TrainerStatus(StrEnum):
+class _Shown(StrEnum):
+    """Shown as in Lightning: ``f"{state.fn}"`` is ``"TrainerFn.FITTING"``, and equal to ``"fit"``."""
+
+    __str__ = Enum.__str__
+    __format__ = Enum.__format__
+
+
+class TrainerStatus(_Shown):
     """How far it is."""
 
     INITIALIZING = "initializing"
@@ -15,7 +22,7 @@ class TrainerStatus(StrEnum):
     INTERRUPTED = "interrupted"
 
 
-class TrainerFn(StrEnum):
+class TrainerFn(_Shown):
     """The method that was called."""
 
     FITTING = "fit"
@@ -24,7 +31,7 @@ class TrainerFn(StrEnum):
     PREDICTING = "predict"
 
 
-class RunningStage(StrEnum):
+class RunningStage(_Shown):
     """What runs at the moment."""
 
     TRAINING = "train"
