@@ -160,6 +160,6 @@ def test_each_answer_comes_of_trying_it():
     pytest.importorskip("tensorboard")
     pytest.importorskip("wandb")
     done = subprocess.run(
-        [sys.executable, FOLDER / "try_names.py", "--check"], capture_output=True, text=True, timeout=300
+        [sys.executable, FOLDER / "try_names.py", "--check"], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
