@@ -11,7 +11,7 @@ W = TypeVar("W", bound="NamedMonitor")
 
 
 class NamedMonitor:
-    """In front of ``EarlyStopping`` or ``Checkpoint``, which watch a value of ``callback_metrics`` then."""
+    """In front of ``Checkpoint``, which watches a value of ``callback_metrics`` then."""
 
     _monitor: Any
     watched = ""
@@ -64,18 +64,10 @@ class NotingTrainer:
     Args:
         trainer: Our trainer.
         value: Rank 0's, where ranks have logged a step's own.
-
-    Attributes:
-        stopped: Whether the callback has asked the run to end.
     """
 
     def __init__(self, trainer: Any, value: float) -> None:
-        self._trainer, self.value, self.stopped = trainer, value, False
-
-    def stop(self, why: str) -> None:
-        """Ask the run to end."""
-        self.stopped = True
-        self._trainer.stop(why)
+        self._trainer, self.value = trainer, value
 
     def require_metric(self, name: str, where: str) -> float:
         """The value."""

@@ -398,6 +398,57 @@ def early_stopping(at):
     return found
 
 
+def subclasses_of_early_stopping(at):
+    class Warm(at.callbacks.EarlyStopping):
+        def _evaluate_stopping_criteria(self, current):
+            self.seen = [*getattr(self, "seen", []), float(current)]
+            return (False, "warm") if len(self.seen) <= 2 else super()._evaluate_stopping_criteria(current)
+
+    class Itself(at.callbacks.EarlyStopping):
+        def on_validation_end(self, trainer, pl_module):
+            if not trainer.sanity_checking:
+                self._run_early_stopping_check(trainer)
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            pass
+
+    class Asks(at.callbacks.EarlyStopping):
+        def _run_early_stopping_check(self, trainer):
+            if self._validate_condition_metric(trainer.callback_metrics):
+                trainer.should_stop = float(trainer.callback_metrics[self.monitor]) < 3
+
+    class Decides(at.callbacks.EarlyStopping):
+        def _should_skip_check(self, trainer):
+            return trainer.current_epoch < 3 or super()._should_skip_check(trainer)
+
+    found = []
+    for kind in (Warm, Itself, Asks, Decides):
+        stops = kind("v", patience=1, min_delta=0.5)
+        run = at.trainer(max_epochs=7, callbacks=[stops])
+        run.fit(counting(at, [5, 5, 4, 3, 2, 2, 2]), data(8), data(4))
+        kept = stops.state_dict() | {"best_score": float(stops.best_score)}
+        said = bool(kept.pop("stopping_reason_message"))
+        seen = getattr(stops, "seen", None), stops.stopping_reason.name, stops.min_delta
+        found.append([run.current_epoch, sorted(kept.items()), said, *seen])
+    return found
+
+
+def early_stopping_of_a_second_fit_and_a_resumed_one(at):
+    def fit(stops, epochs, **options):
+        run = at.trainer(max_epochs=epochs, callbacks=[stops])
+        run.fit(counting(at, [5, 4, 4, 4, 4, 4, 4]), data(8), data(4), **options)
+        found.append((run.current_epoch, stops.wait_count, float(stops.best_score), stops.stopped_epoch))
+        return run
+
+    found = []
+    stops = at.callbacks.EarlyStopping("v", patience=3)
+    run = fit(stops, 3)
+    fit(at.callbacks.EarlyStopping("v", patience=3), 9, ckpt_path=run.checkpoint_callback.best_model_path)
+    run.fit_loop.max_epochs = 9
+    run.fit(counting(at, [5, 4, 4, 4, 4, 4, 4]), data(8), data(4))
+    return found, run.current_epoch, stops.wait_count
+
+
 def a_value_that_a_callback_sets(at):
     class Sets(at.L.Callback):
         def on_train_epoch_end(self, trainer, pl_module):

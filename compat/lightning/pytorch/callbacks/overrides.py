@@ -9,8 +9,6 @@ from ...translation.hooks import CallbackHooks, names_of
 from .callback import Callback
 
 _NEVER_CALLED = {
-    "EarlyStopping": "_run_early_stopping_check _should_skip_check _evaluate_stopping_criteria "
-    "_improvement_message _validate_condition_metric _log_info",
     "ModelCheckpoint": "check_monitor_top_k _save_topk_checkpoint _save_last_checkpoint "
     "_save_monitor_checkpoint _save_none_monitor_checkpoint _should_skip_saving_checkpoint "
     "_should_save_on_train_epoch_end _get_metric_interpolated_filepath_name _should_remove_checkpoint",
