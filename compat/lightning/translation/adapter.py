@@ -17,6 +17,7 @@ from .hooks import Hooks, overrides
 from .kept_gradients import KeptGradients
 from .namespace import share
 from .optimizer import LightningOptimizer
+from .partial_weights import load_weights_of, weights_of
 from .session import Session
 
 _LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
@@ -106,10 +107,10 @@ class Adapter(TrainModule):
         return HParams(self.lightning.recorded_arguments)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self.lightning.state_dict(*args, **kwargs)
+        return weights_of(self.lightning, self.frozen, *args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self.lightning.load_state_dict(*args, **kwargs)
+        return load_weights_of(self.lightning, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"lightning": self.lightning}

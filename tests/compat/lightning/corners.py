@@ -585,6 +585,54 @@ def some_of_the_weights(at):
     return loaded.layer.weight.tolist() == module.layer.weight.tolist(), loaded.more.weight.tolist()
 
 
+def weights_that_state_dict_skips(at):
+    class Skips(at.Net):
+        def __init__(self, value=1.0):
+            super().__init__()
+            self.save_hyperparameters()
+            self.frozen = nn.Linear(3, 1, bias=False)
+            nn.init.constant_(self.frozen.weight, value)
+            self.frozen.requires_grad_(False)
+            self.more = nn.Linear(3, 1)
+            self.set_up()
+
+        def set_up(self):
+            self.strict_loading = False
+
+        def state_dict(self, *args, **kwargs):
+            return {n: v for n, v in super().state_dict(*args, **kwargs).items() if "frozen" not in n}
+
+        def configure_optimizers(self):  # "more" is in no optimizer
+            return torch.optim.Adam(self.layer.parameters(), lr=0.05)
+
+    class ByClass(Skips):
+        strict_loading = False
+
+        def set_up(self):
+            pass
+
+    class Renames(Skips):
+        def state_dict(self, *args, **kwargs):
+            return {f"net.{n}": v for n, v in super().state_dict(*args, **kwargs).items()}
+
+        def load_state_dict(self, state_dict, strict=True):
+            names = {n.removeprefix("net."): v for n, v in state_dict.items()}
+            return super().load_state_dict(names, strict=False)
+
+    found = []
+    for kind in (Skips, ByClass, Renames):
+        run, module = at.trainer(max_epochs=2), kind()
+        run.fit(module, data(8))
+        path, resumed = run.checkpoint_callback.best_model_path, kind()
+        at.trainer(max_epochs=3).fit(resumed, data(8), ckpt_path=path)
+        found.append([sorted(module.state_dict()), module.layer.weight.tolist()])
+        found[-1] += [resumed.layer.weight.tolist(), resumed.frozen.weight.tolist()]
+        if kind is not Renames:
+            loaded = kind.load_from_checkpoint(path, value=2.0)
+            found[-1] += [loaded.layer.weight.tolist(), loaded.frozen.weight.tolist()]
+    return found
+
+
 def state_of_two_callbacks_of_a_class(at):
     class Counts(at.L.Callback):
         def __init__(self, name):

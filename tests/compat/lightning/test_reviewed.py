@@ -311,13 +311,6 @@ def test_a_wrong_value_is_named(given, message):
         L.Trainer(**given)
 
 
-def test_weights_that_are_not_all_saved_are_refused():
-    module = Net()
-    module.strict_loading = False
-    with pytest.raises(PacelineError, match="strict_loading"):
-        trainer().fit(module, data())
-
-
 def test_a_data_module_is_not_made_from_a_checkpoint():
     with pytest.raises(PacelineError, match=r"LightningDataModule\.load_from_checkpoint"):
         L.LightningDataModule.load_from_checkpoint("last")

@@ -29,6 +29,7 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
     Attributes:
         automatic_optimization: Set it to False to step optimizers in ``training_step``.
         example_input_array: Kept for your own use.
+        strict_loading: Set it to False where ``state_dict`` gives some of the weights alone.
 
     Example:
         >>> import paceline.compat.lightning as L
@@ -61,6 +62,14 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold: not the trainer."""
         return state_without(self, "_paceline_session")
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool | None = None, assign: bool = False
+    ) -> Any:
+        """As torch's, but that ``strict`` is ``strict_loading`` unless given."""
+        return super().load_state_dict(
+            state_dict, self.strict_loading if strict is None else strict, assign
+        )
 
     # -- the run -------------------------------------------------------------------------------
 

@@ -68,11 +68,6 @@ def check_module(module: Any, callbacks: Iterable[Any], bases: tuple[type, ...])
         if "optimizer_idx" in parameters or "hiddens" in parameters:
             given = f"{type(module).__name__}.{name}({', '.join(parameters)})"
             found.append(f"{given}: manual optimization, as in Lightning 2")
-    if getattr(module, "strict_loading", None) is False:
-        found.append(
-            f"{type(module).__name__}.strict_loading = False: checkpoints here have all weights; take the "
-            "override of state_dict away"
-        )
     if found:
         shown = found[:8] + ([f"and {len(found) - 8} more"] if len(found) > 8 else [])
         raise PacelineError(
