@@ -956,6 +956,34 @@ def limits_that_a_hook_sets(at):
     return run.current_epoch, run.global_step, run.max_epochs
 
 
+def batches_of_a_step_that_are_set(at):
+    class Grows(at.L.Callback):
+        def on_train_epoch_start(self, trainer, pl_module):
+            trainer.accumulate_grad_batches = trainer.current_epoch + 1
+
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            found.append((trainer.current_epoch, batch_idx, trainer.global_step))
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            found.append((trainer.accumulate_grad_batches, trainer.num_training_batches))
+
+    class First(at.L.Callback):
+        def on_train_start(self, trainer, pl_module):
+            trainer.accumulate_grad_batches = 4
+
+    found, module = [], at.Net()
+    at.trainer(max_epochs=3, callbacks=[Grows()]).fit(module, data(24), data(8))
+    weights = [module.layer.weight.tolist()]
+    run = at.trainer(max_epochs=1, callbacks=[First()])
+    run.fit(module, data(16))
+    found.append(run.global_step)
+    run.accumulate_grad_batches = 2
+    run.fit_loop.max_epochs = 3
+    run.callbacks.pop(0)
+    run.fit(module, data(16))
+    return found, run.global_step, run.accumulate_grad_batches, weights, module.layer.weight.tolist()
+
+
 def rows_of_files(at):
     class Logs(at.Net):
         def training_step(self, batch, batch_idx):

@@ -185,7 +185,6 @@ def test_a_name_that_lightning_has_neither():
 def test_attributes():
     refused("did you mean batch_idx", lambda: trainer().fit_loop.batch_index, AttributeError)
     refused("allowed: max_epochs, min_epochs", lambda: setattr(trainer().fit_loop, "epoch", 4))
-    refused("GradientAccumulationScheduler", lambda: setattr(trainer(), "accumulate_grad_batches", 2))
     refused("did you mean current_epoch", lambda: trainer().curent_epoch, AttributeError)
     refused("Net is not attached to a `Trainer`", lambda: Net().trainer, RuntimeError)
     refused("hparams has no 'lrr'", lambda: Net().hparams.lrr, AttributeError)

@@ -13,7 +13,8 @@ import torch
 from ..... import PacelineError
 from ..... import Trainer as OurTrainer
 from .....callbacks import Callback as OurCallback
-from .....callbacks import ModelSummary, Progress
+from .....callbacks import GradientAccumulationScheduler, ModelSummary, Progress
+from .....callbacks.batches.epoch_schedule import EpochSchedule
 from .....strategies import Strategy
 from .....trainer.utils.paths import as_path
 from ...translation import arguments
@@ -354,6 +355,10 @@ class Trainer(Evaluations):
         callbacks: list[Any] = [*self._hooks]
         for one in self.callbacks:
             callbacks += [one] if isinstance(one, OurCallback) else one.ours(self)
+        self._steps = None
+        if not manual and not any(isinstance(one, EpochSchedule) for one in callbacks):
+            self._steps = GradientAccumulationScheduler({0: options.pop("accumulate")})  # hooks may set more
+            callbacks.append(self._steps)
         bar, summary = options["progress"], given["enable_model_summary"] is not False
         if bar != summary and not any(isinstance(one, (Progress, ModelSummary)) for one in callbacks):
             options["progress"] = False

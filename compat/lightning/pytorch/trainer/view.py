@@ -59,6 +59,8 @@ class TrainerView(TrainerParts):
     session: Any
     rule: ValidationRule
     _should_stop = False
+    _steps: Any = None
+    _made_for: Any = None
     _called: TrainerFn | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -133,15 +135,23 @@ class TrainerView(TrainerParts):
 
     @accumulate_grad_batches.setter
     def accumulate_grad_batches(self, value: int) -> None:
-        """Not offered.
-
-        Raises:
-            PacelineError: always.
-        """
-        raise PacelineError(
-            f"trainer.accumulate_grad_batches = {value!r}: an epoch's steps are chosen before it",
-            fix="callbacks=[GradientAccumulationScheduler({0: 1, 4: 2})] from which epoch on",
-        )
+        """From the next epoch on, or from the one that begins; within an epoch its steps stay as they are."""
+        if value == self.accumulate_grad_batches:
+            return
+        self.given["accumulate_grad_batches"], session = value, self.session
+        if session is None or self.ours.stage != "fit":
+            self._made_for = None  # another trainer of ours is made for the next fit
+            return
+        if self._steps is None:
+            raise PacelineError(
+                "trainer.accumulate_grad_batches is not set under manual optimization, nor beside a "
+                "GradientAccumulationScheduler",
+                fix="one of the two",
+            )
+        begun = session.batches_begun > 0
+        self._steps.scheduling[session.current_epoch + begun] = value
+        if begun:
+            session.log_line(f"accumulate_grad_batches = {value} from the next epoch on")
 
     @property
     def val_check_interval(self) -> int | float:
