@@ -323,6 +323,7 @@ class Adapter(TrainModule):
         self.hooks.call(f"on_{stage}_batch_start", batch, batch_idx, *more)
         outputs = self._call_step(name, batch, batch_idx, dataloader_idx)
         self.hooks.call(f"on_{stage}_batch_end", outputs, batch, batch_idx, *more)
+        self.session.end_evaluation_batch(dataloader_idx)
         return outputs
 
     def _validate_batch(self, batch: Any, batch_idx: int, dataloader_idx: int) -> None:

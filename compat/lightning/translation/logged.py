@@ -12,6 +12,7 @@ from torch import Tensor
 from .... import PacelineError
 from ....callbacks.monitors.monitor import full_name, monitor_name
 from ....trainer.metrics.metric_objects import latest_value
+from .evaluation_steps import EvaluationSteps, with_end
 
 _AT_EPOCHS = ("on_train_start", "on_train_epoch_start", "on_train_epoch_end")
 _PREFIXES = ("train/", "val/", "test/", "lr/", "perf/")
@@ -77,6 +78,7 @@ class LoggedValues:
 
     Attributes:
         others: Values that callbacks add to ``callback_metrics``.
+        evaluation_steps: Those of single batches of an evaluation.
         place: The hook under way, where it decides what a value is.
 
     Args:
@@ -93,6 +95,7 @@ class LoggedValues:
         self._now = 0
         self._explained: set[str] = set()
         self.others: dict[str, Tensor] = {}
+        self.evaluation_steps = EvaluationSteps()
         self.place = ""
 
     def clear(self) -> None:
@@ -102,6 +105,7 @@ class LoggedValues:
         self._repeats = {}
         self._loaders.clear()
         self.others.clear()
+        self.evaluation_steps.clear()
 
     def log(self, adapter: Any, name: str, value: Any, options: dict[str, Any]) -> None:
         """``LightningModule.log``.
@@ -191,13 +195,16 @@ class LoggedValues:
             shown, logged = options["prog_bar"], options["logger"]
             entry = _Entry(full, on_step, on_epoch, shown, logged, idx, is_object)
             self._entries[training, key] = entry
-        if is_object and on_step and training:
+        if is_object and on_step:
             value = latest_value(value)  # Lightning logs it as the value of the step
         if isinstance(value, Tensor) or not is_object:
             number = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value))
             if on_step and training:
                 entry.latest, entry.is_epoch = number, False
                 self._touch(entry)
+            elif on_step:
+                step = with_end(key, "_step" * entry.forked)
+                self.evaluation_steps.note(step, number, idx, entry.shown, entry.logged)
             if self.place in _AT_EPOCHS or self.place.endswith("_epoch_end"):
                 entry.pending = number
                 self._touch(entry)
@@ -281,9 +288,9 @@ class LoggedValues:
             ends = ("_step", "_epoch") if entry.forked else ("", "")
             if training and entry.on_step and with_steps:
                 full = entry.full.removesuffix("_epoch") if entry.on_epoch else entry.full
-                known[self._published(full + "_step" * entry.is_object, row)] = key + ends[0]
+                known[self._published(full + "_step" * entry.is_object, row)] = with_end(key, ends[0])
             if entry.on_epoch:
-                known[self._published(entry.full, row)] = key + ends[1]
+                known[self._published(entry.full, row)] = with_end(key, ends[1])
         ours = {name for name in row if name.startswith(_PREFIXES)}
         return {known.get(name, name): row[name] for name in row if name in known or name not in ours}
 
@@ -299,16 +306,17 @@ class LoggedValues:
             if plain is not None:
                 found[key] = plain
             if entry.forked:
-                found |= {key + end: value for end, value in values.items() if value is not None}
+                found |= {with_end(key, end): value for end, value in values.items() if value is not None}
         return CallbackMetrics(self.others, self.others | found)
 
     def logged(self) -> dict[str, Tensor]:
         """``trainer.logged_metrics``."""
-        return self._selected(lambda entry: entry.logged)
+        return self._selected(lambda entry: entry.logged) | self.evaluation_steps.logged()
 
     def shown(self) -> dict[str, float]:
         """``trainer.progress_bar_metrics``."""
-        return {k: float(v) for k, v in self._selected(lambda entry: entry.shown).items()}
+        found = self._selected(lambda entry: entry.shown)
+        return {k: float(v) for k, v in found.items()} | self.evaluation_steps.shown()
 
     def _selected(self, wanted: Callable[[_Entry], bool]) -> dict[str, Tensor]:
         values = self.callback()
@@ -316,7 +324,8 @@ class LoggedValues:
         for key, entry in self._ordered():
             if wanted(entry):
                 ends = ("_step", "_epoch") if entry.forked else ("",)
-                found |= {key + end: values[key + end] for end in ends if key + end in values}
+                names = [with_end(key, end) for end in ends]
+                found |= {name: values[name] for name in names if name in values}
         return found
 
     def _epoch_value(self, entry: _Entry) -> Tensor | None:
@@ -342,7 +351,7 @@ class LoggedValues:
             key, entry = known.get(full, (full, None))
             if entry is not None and not entry.on_epoch:
                 continue  # a step's own value
-            key += "_epoch" if entry is not None and entry.forked else ""
+            key = with_end(key, "_epoch") if entry is not None and entry.forked else key
             of = "" if entry is None else entry.loader  # empty: of all
             for loader, part in parts.items():
                 if of in ("", loader):

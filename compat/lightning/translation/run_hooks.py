@@ -41,6 +41,7 @@ class OpeningHooks(Callback):
     def on_setup(self, trainer: Any, stage: str) -> None:
         hooks, session = self.session.hooks, self.session
         session.values.clear()
+        session.evaluated_batches.clear()
         session.partial_epoch = session.has_failed = False
         if not session.trainer.fast_dev_run:
             for logger in session.trainer.loggers:
@@ -257,6 +258,7 @@ class ClosingHooks(Callback):
         session.hooks.of_module(f"on_{stage}_model_train")
         if session.sanity_checking:
             session.hooks.of_callbacks("on_sanity_check_end")
+            session.values.evaluation_steps.clear()
         session.sanity_checking = False
         session.end_evaluation()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -48,6 +49,7 @@ class Session:
         manual_steps: Optimizer steps under manual optimization.
         cancelled: Steps of our loop that ``on_train_batch_start`` cancelled.
         batches_before: Batches of this rank in the epochs that are over.
+        evaluated_batches: Batches of the stage's evaluations, by dataloader.
         has_failed: Whether an error has ended the stage.
         loads: The checkpoint whose weights an evaluation takes; None: as they are.
         resumes: The checkpoint that a fit resumes from; None: it begins.
@@ -84,6 +86,7 @@ class Session:
         self.content: CheckpointContent | None = None
         self.has_updated = self.partial_epoch = self.has_failed = self.is_ending_step = False
         self.batches_before = 0
+        self.evaluated_batches: Counter[int] = Counter()
         self.place: dict[str, Any] = {}
 
     def look_again(self, callbacks: Sequence[Any]) -> None:
@@ -223,6 +226,18 @@ class Session:
     def begin_evaluation(self, stage: str) -> None:
         """Values are those of an evaluation from here on."""
         self.stage_name, self._evaluation_store = stage, self.adapter._logger.current
+        self.values.evaluation_steps.begin()
+
+    def end_evaluation_batch(self, dataloader_idx: int) -> None:
+        """A row of the values of the batch, by the number of batches that were evaluated before it."""
+        if self.sanity_checking:
+            return
+        step = self.evaluated_batches[dataloader_idx]
+        self.evaluated_batches[dataloader_idx] += 1
+        row = self.values.evaluation_steps.row(self._evaluation_store.loader_name)
+        if row and self.trainer.is_global_zero and not self.trainer.fast_dev_run:
+            for logger in self.trainer.loggers:
+                logger.log_evaluation(row, step)
 
     def end_evaluation(self) -> None:
         """They are those of training again."""

@@ -485,6 +485,46 @@ def values_of_single_steps_of_a_validation(at):
     return [plain(one) for one in run.validate(Logs(), data(8))], plain(run.callback_metrics)
 
 
+def rows_of_single_steps_of_a_validation(at):
+    class Logs(at.Net):
+        def __init__(self):
+            super().__init__()
+            self.error = MeanSquaredError()
+
+        def validation_step(self, batch, batch_idx, dataloader_idx=0):
+            self.log("both", float(batch_idx), on_step=True, on_epoch=True, prog_bar=True)
+            self.log("step", float(batch_idx), on_step=True, on_epoch=False)
+            if not several:
+                self.error(self(batch[0]), batch[1])
+                self.log("object", self.error, on_step=True, on_epoch=True)
+            if batch_idx == 1:
+                self.log("later", 1.0, on_step=True, on_epoch=False, logger=False)
+            seen.append(plain(self.trainer.logged_metrics))
+
+        test_step = validation_step
+
+        def on_validation_end(self):
+            self.seen = plain(self.trainer.logged_metrics), plain(self.trainer.progress_bar_metrics)
+
+    loggers, found = import_module(at.package + ".pytorch.loggers"), []
+    for several in (False, True):
+        seen, module = [], Logs()
+        run = at.trainer(logger=[loggers.CSVLogger("csv"), loggers.TensorBoardLogger("tb")])
+        val = [data(12), data(8, 1)] if several else data(12)
+        run.fit(module, data(8), val)
+        found.append([module.seen, seen[-1], plain(run.callback_metrics)])
+        run.validate(module, val, verbose=False)
+        found[-1].append(plain(run.logged_metrics))
+        with open(f"{run.log_dir}/metrics.csv") as file:
+            rows = [{k: v for k, v in row.items() if v} for row in csv.DictReader(file)]
+        rows = [sorted((name, round(float(value), 4)) for name, value in row.items()) for row in rows]
+        events = EventAccumulator(run.loggers[1].log_dir).Reload()
+        tags = [tag for tag in events.Tags()["scalars"] if tag != "hp_metric"]
+        scalars = {tag: sorted((e.step, round(e.value, 4)) for e in events.Scalars(tag)) for tag in tags}
+        found[-1] += [sorted(rows), dict(sorted(scalars.items()))]
+    return found
+
+
 def values_of_the_start_of_an_epoch(at):
     class Logs(at.Net):
         def on_train_epoch_start(self):
