@@ -28,7 +28,6 @@ PATHS: dict[str, str] = {
     "pytorch.callbacks.rich_model_summary": "pytorch.callbacks.model_summary",
     "pytorch.callbacks.stochastic_weight_avg": "pytorch.callbacks.weight_averaging",
     "pytorch.callbacks.progress.progress_bar": "pytorch.callbacks.progress.bars",
-    "pytorch.core.saving": "pytorch.core.weights",
     "pytorch.loggers.comet": "pytorch.loggers",
     **{f"pytorch.plugins.precision.{one}": "pytorch.plugins.precision" for one in _PRECISION},
     **{f"pytorch.plugins.environments.{one}": "pytorch.plugins.environments" for one in _ENVIRONMENTS},
@@ -40,6 +39,8 @@ PATHS: dict[str, str] = {
         f"pytorch.profilers.{one}": "pytorch.profilers"
         for one in ("advanced", "base", "profiler", "pytorch", "simple")
     },
+    "pytorch.trainer.connectors": _PRIVATE,
+    "pytorch.trainer.connectors.accelerator_connector": "pytorch.trainer.accelerator_connector",
     "pytorch.tuner.lr_finder": "pytorch.tuner",
     "pytorch.tuner.tuning": "pytorch.tuner",
     "pytorch.utilities.apply_func": "pytorch.utilities",
@@ -89,8 +90,6 @@ PATHS: dict[str, str] = {
             "pytorch.loops.training_epoch_loop",
             "pytorch.overrides",
             "pytorch.overrides.distributed",
-            "pytorch.trainer.connectors",
-            "pytorch.trainer.connectors.accelerator_connector",
             "pytorch.trainer.connectors.data_connector",
             "pytorch.trainer.connectors.logger_connector",
             "pytorch.trainer.connectors.logger_connector.result",
@@ -102,12 +101,25 @@ PATHS: dict[str, str] = {
 """Lightning's paths below ``lightning`` by ours."""
 
 
+MODULES = (
+    "pytorch.callbacks.progress.rich_progress",
+    "pytorch.callbacks.progress.tqdm_progress",
+    "pytorch.core.mixins",
+    "pytorch.core.optimizer",
+    "pytorch.core.saving",
+    *(f"pytorch.utilities.{one}" for one in ("combined_loader", "grads", "memory", "parsing", "seed")),
+)
+"""Of ours, which Lightning imports with its package: programs reach them as attributes."""
+
+
 def register(package: str) -> None:
-    """Let all of them be importable.
+    """Let all of them be importable, and attributes of what is above them.
 
     Args:
         package: This one's name.
     """
+    for path in MODULES:
+        import_module(f"{package}.{path}")
     for path, ours in sorted(PATHS.items()):  # a folder before what is in it
         name = f"{package}.{path}"
         sys.modules[name] = module = import_module(f"{package}.{ours}")

@@ -87,13 +87,19 @@ def _constructor_arguments(made: Any, frame: Any) -> dict[str, Any]:
     """The arguments of the constructors that run for an object, of all its classes, as they are now."""
     found: dict[str, Any] = {}
     while frame is not None:
-        code, values = frame.f_code, frame.f_locals
-        count = code.co_argcount + code.co_kwonlyargcount
-        names = code.co_varnames[:count]
-        if code.co_name == "__init__" and names and values.get(names[0]) is made:
-            found |= {name: values[name] for name in names[1:]}
-            if code.co_flags & inspect.CO_VARKEYWORDS:
-                more = code.co_varnames[count + bool(code.co_flags & inspect.CO_VARARGS)]
-                found |= values[more]
+        code = frame.f_code
+        if code.co_name == "__init__" and code.co_argcount:
+            if frame.f_locals.get(code.co_varnames[0]) is made:
+                found |= arguments_of(frame)
         frame = frame.f_back
+    return found
+
+
+def arguments_of(frame: Any) -> dict[str, Any]:
+    """The arguments of a method whose frame this is, but the object; ``**kwargs`` one by one."""
+    code, values = frame.f_code, frame.f_locals
+    count = code.co_argcount + code.co_kwonlyargcount
+    found = {name: values[name] for name in code.co_varnames[1:count]}
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        found |= values[code.co_varnames[count + bool(code.co_flags & inspect.CO_VARARGS)]]
     return found

@@ -486,6 +486,9 @@ def values_of_single_steps_of_a_validation(at):
 
 
 def rows_of_single_steps_of_a_validation(at):
+    def rounded(values):  # an object's own arithmetic depends on where tensors lie
+        return {name: round(value, 5) for name, value in plain(values).items()}
+
     class Logs(at.Net):
         def __init__(self):
             super().__init__()
@@ -499,12 +502,12 @@ def rows_of_single_steps_of_a_validation(at):
                 self.log("object", self.error, on_step=True, on_epoch=True)
             if batch_idx == 1:
                 self.log("later", 1.0, on_step=True, on_epoch=False, logger=False)
-            seen.append(plain(self.trainer.logged_metrics))
+            seen.append(rounded(self.trainer.logged_metrics))
 
         test_step = validation_step
 
         def on_validation_end(self):
-            self.seen = plain(self.trainer.logged_metrics), plain(self.trainer.progress_bar_metrics)
+            self.seen = rounded(self.trainer.logged_metrics), plain(self.trainer.progress_bar_metrics)
 
     loggers, found = import_module(at.package + ".pytorch.loggers"), []
     for several in (False, True):
@@ -512,9 +515,9 @@ def rows_of_single_steps_of_a_validation(at):
         run = at.trainer(logger=[loggers.CSVLogger("csv"), loggers.TensorBoardLogger("tb")])
         val = [data(12), data(8, 1)] if several else data(12)
         run.fit(module, data(8), val)
-        found.append([module.seen, seen[-1], plain(run.callback_metrics)])
+        found.append([module.seen, seen[-1], rounded(run.callback_metrics)])
         run.validate(module, val, verbose=False)
-        found[-1].append(plain(run.logged_metrics))
+        found[-1].append(rounded(run.logged_metrics))
         with open(f"{run.log_dir}/metrics.csv") as file:
             rows = [{k: v for k, v in row.items() if v} for row in csv.DictReader(file)]
         rows = [sorted((name, round(float(value), 4)) for name, value in row.items()) for row in rows]
@@ -1270,6 +1273,55 @@ def early_stopping_on_what_a_sanity_check_does_not_log(at):
     run = at.trainer(callbacks=[at.callbacks.EarlyStopping("val_loss")])
     run.fit(Names(), data(), data(8))
     return run.current_epoch
+
+
+def private_names_that_libraries_use(at):
+    pl = import_module(at.package + ".pytorch")
+    modules = "callbacks.progress.tqdm_progress.Tqdm callbacks.progress.rich_progress.RichProgressBar "
+    modules += "core.optimizer.LightningOptimizer core.mixins.HyperparametersMixin "
+    modules += "utilities.memory.is_oom_error utilities.parsing.AttributeDict"
+    for path in modules.split():
+        one = pl
+        for part in path.split("."):
+            one = getattr(one, part)
+    parsing = import_module(at.package + ".pytorch.utilities.parsing")
+    saving = import_module(at.package + ".pytorch.core.saving")
+    cloud = import_module(at.package + ".fabric.utilities.cloud_io")
+    connectors = import_module(at.package + ".pytorch.trainer.connectors.accelerator_connector")
+    progress = import_module(at.package + ".pytorch.callbacks.progress.progress_bar")
+    found = []
+
+    class Own(at.Net):
+        def __init__(self, size=1, *rest, flag, **more):
+            super().__init__()
+            found.append(parsing.get_init_args(inspect.currentframe()))
+            self.save_hyperparameters()
+
+        def configure_optimizers(self):
+            found.append(self.trainer.fit_loop.epoch_loop.val_loop._data_source.is_defined())
+            return super().configure_optimizers()
+
+        @classmethod
+        def load_from_checkpoint(cls, path, **kwargs):
+            return saving._load_from_checkpoint(cls, path, None, None, True, **kwargs)
+
+    class Loads(Own):
+        def val_dataloader(self):
+            return data(4)
+
+    run, module = at.trainer(max_epochs=1), Own(2, flag=True, extra=3)
+    run.fit(module, data(8))
+    found.append(type(run._accelerator_connector._parallel_devices[0]).__name__)
+    loaded = Own.load_from_checkpoint(run.checkpoint_callback.best_model_path, flag=False)
+    found.append(loaded.layer.weight.tolist() == module.layer.weight.tolist())
+    at.trainer(max_epochs=1).fit(Own(flag=True), data(8), data(4))
+    at.trainer(max_epochs=1).fit(Loads(flag=True), data(8))
+    torch.save({"a": 1}, "file.pt")
+    for asked in ({}, {"accelerator": "cpu", "devices": 2}, {"devices": "1"}):
+        connector = connectors._AcceleratorConnector(**{"accelerator": "cpu"} | asked)
+        found.append((connector._accelerator_flag, connector._devices_flag, connector.is_distributed))
+    found.append(progress.get_standard_metrics(run))
+    return found, cloud._load("file.pt"), connectors._AcceleratorConnector()._choose_auto_accelerator()
 
 
 def rows_of_evaluations(at):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from ..... import PacelineError
@@ -75,6 +76,11 @@ class _Loop:
 
 class TrainingEpochLoop(_Loop):
     """``trainer.fit_loop.epoch_loop``."""
+
+    @property
+    def val_loop(self) -> SimpleNamespace:
+        """What programs read of it, private as it is: whether validation data exist."""
+        return SimpleNamespace(_data_source=SimpleNamespace(is_defined=self.trainer.has_validation_data))
 
     @property
     def global_step(self) -> int:

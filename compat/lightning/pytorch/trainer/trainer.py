@@ -233,6 +233,7 @@ class Trainer(Evaluations):
         assert self.session is not None
         self.session.resumes = None if self._ckpt_path is None else Loaded(self._ckpt_path, weights_only)
         loaders = training_data(self.given, train_dataloaders, val_dataloaders, data)
+        self.loaded["val_dataloader"] = val_dataloaders
         self.session.place = self._place if resume is None else {}
         self._should_stop = False
         try:
@@ -286,6 +287,13 @@ class Trainer(Evaluations):
         write(str(target), values, folder, resumes=folder.exists() and not weights_only)
         if weights_only and folder.exists():
             shutil.rmtree(folder)
+
+    def has_validation_data(self) -> bool:
+        """Whether the fit was given validation data, or its module or data module makes them."""
+        owners = (self.datamodule, self._module)
+        return self.loaded.get("val_dataloader") is not None or any(
+            overrides(one, "val_dataloader", *_BASES) for one in owners
+        )
 
     def print(self, *values: Any, **options: Any) -> None:
         """Print on rank 0 only."""
