@@ -87,12 +87,11 @@ def with_weights(content: Mapping[str, Any], weights: Mapping[str, Tensor]) -> d
     return {**content, "state_dict": taken}
 
 
-def has_weights(folder: Path, content: Mapping[str, Any]) -> bool:
-    """Whether the weights of a content are those of a checkpoint."""
-    weights, stored = content.get("state_dict", {}), weights_in(folder)
-    mine = {plain_name(name): value for name, value in weights.items() if isinstance(value, Tensor)}
-    return stored.keys() <= mine.keys() and all(
-        torch.equal(mine[name].detach().cpu(), value) for name, value in stored.items()
+def has_weights(folder: Path, weights: Mapping[str, Tensor]) -> bool:
+    """Whether a checkpoint has these weights."""
+    stored = weights_in(folder)
+    return stored.keys() == weights.keys() and all(
+        torch.equal(weights[name].detach().cpu(), value) for name, value in stored.items()
     )
 
 

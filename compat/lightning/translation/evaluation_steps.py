@@ -1,4 +1,4 @@
-"""Values of single batches of an evaluation: ``self.log(..., on_step=True)`` in a validation or test step."""
+"""Values of single batches of an evaluation: ``self.log(..., on_step=True)`` in a validation or test."""
 
 from __future__ import annotations
 

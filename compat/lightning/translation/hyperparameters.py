@@ -88,9 +88,9 @@ def _constructor_arguments(made: Any, frame: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     while frame is not None:
         code = frame.f_code
-        if code.co_name == "__init__" and code.co_argcount:
-            if frame.f_locals.get(code.co_varnames[0]) is made:
-                found |= arguments_of(frame)
+        is_constructor = code.co_name == "__init__" and code.co_argcount > 0
+        if is_constructor and frame.f_locals.get(code.co_varnames[0]) is made:
+            found |= arguments_of(frame)
         frame = frame.f_back
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -299,3 +300,25 @@ def test_each_rank_reads_whole_files(strategy, tmp_path):
 def test_nothing_is_saved_before_a_stage():
     with pytest.raises(PacelineError, match="no stage has begun"):
         trainer().save_checkpoint("early.ckpt")
+
+
+class Objects(Net):
+    def __init__(self, loss):
+        super().__init__()
+        self.save_hyperparameters()
+        self.loss = loss
+
+
+def test_an_open_file_is_read():
+    _, keeps = fitted(Objects(nn.MSELoss()))
+    content = torch.load(keeps.best_model_path, weights_only=False)
+    content["state_dict"]["layer.bias"].fill_(3)
+    written = io.BytesIO()
+    torch.save(content, written)
+    written.seek(0)
+    loaded = Objects.load_from_checkpoint(written, weights_only=False)
+    assert isinstance(loaded.loss, nn.MSELoss)
+    assert loaded.layer.bias.item() == 3
+    written.seek(0)
+    with pytest.raises(PacelineError, match="more than tensors"):
+        Objects.load_from_checkpoint(written)

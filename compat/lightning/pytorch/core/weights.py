@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import torch
@@ -47,7 +48,7 @@ class Weights(nn.Module):
         """Build the module from a checkpoint of this package's, or a Lightning ``.ckpt``, with its weights.
 
         Args:
-            checkpoint_path: A checkpoint, or a run folder: its best one, else its latest.
+            checkpoint_path: A checkpoint, or a run folder: its best one, else its latest; or an open file.
             map_location: The device to put the module on; the CPU unless given.
             hparams_file: A YAML file of constructor arguments; those in the checkpoint come first.
             strict: Whether both must have the same names; False loads what both have in the
@@ -59,6 +60,12 @@ class Weights(nn.Module):
         Raises:
             PacelineError: for a damaged checkpoint, missing arguments, and weights of another model.
         """
+        if hasattr(checkpoint_path, "read"):
+            with TemporaryDirectory() as folder:
+                path = Path(folder, "open.ckpt")
+                path.write_bytes(checkpoint_path.read())
+                given = (path, map_location, hparams_file, strict, weights_only)
+                return Weights.load_from_checkpoint.__func__(cls, *given, **kwargs)  # type: ignore[attr-defined, no-any-return]
         if hparams_file is not None:
             import yaml
 

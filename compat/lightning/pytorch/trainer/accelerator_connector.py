@@ -29,7 +29,9 @@ class _AcceleratorConnector:
         self._devices_flag: Any = listed if is_list else listed[0] if listed else count
         if self._accelerator_flag != CPUAccelerator.name and not is_list:
             self._devices_flag = list(range(self._devices_flag))
-        numbers = self._devices_flag if isinstance(self._devices_flag, list) else [None] * self._devices_flag
+        numbers = (
+            self._devices_flag if isinstance(self._devices_flag, list) else [None] * self._devices_flag
+        )
         kind = torch.device(self._accelerator_flag).type
         self._parallel_devices = [
             torch.device(kind) if one is None else torch.device(kind, one) for one in numbers

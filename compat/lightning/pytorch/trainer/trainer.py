@@ -276,13 +276,14 @@ class Trainer(Evaluations):
             session.content = None  # weights may be others than at the end of the fit
             values = session.content_at(self.ours).values
             weights = self.ours.strategy.weights.full_tensors(session.adapter)
-            values = with_weights(values, weights)
+            values, latest = with_weights(values, weights), self.ours.run.latest
+            resumes = not weights_only and latest is not None and self.is_global_zero
+            if resumes and has_weights(latest, weights):
+                shutil.copytree(latest, folder)
         self.ours.ranks.on_rank_zero(lambda: self._write(target, values, folder, bool(weights_only)))
 
-    def _write(self, target: Path, values: dict[str, Any], folder: Path, weights_only: bool) -> None:
-        latest = self.ours.run.latest
-        if not weights_only and not folder.exists() and latest is not None and has_weights(latest, values):
-            shutil.copytree(latest, folder)
+    @staticmethod
+    def _write(target: Path, values: dict[str, Any], folder: Path, weights_only: bool) -> None:
         make_room(target)
         write(str(target), values, folder, resumes=folder.exists() and not weights_only)
         if weights_only and folder.exists():
@@ -365,7 +366,9 @@ class Trainer(Evaluations):
             callbacks += [one] if isinstance(one, OurCallback) else one.ours(self)
         self._steps = None
         if not manual and not any(isinstance(one, EpochSchedule) for one in callbacks):
-            self._steps = GradientAccumulationScheduler({0: options.pop("accumulate")})  # hooks may set more
+            self._steps = GradientAccumulationScheduler(
+                {0: options.pop("accumulate")}
+            )  # hooks may set more
             callbacks.append(self._steps)
         bar, summary = options["progress"], given["enable_model_summary"] is not False
         if bar != summary and not any(isinstance(one, (Progress, ModelSummary)) for one in callbacks):

@@ -135,7 +135,7 @@ class TrainerView(TrainerParts):
 
     @accumulate_grad_batches.setter
     def accumulate_grad_batches(self, value: int) -> None:
-        """From the next epoch on, or from the one that begins; within an epoch its steps stay as they are."""
+        """From the next epoch on, or from the one that begins; an epoch under way keeps its steps."""
         if value == self.accumulate_grad_batches:
             return
         self.given["accumulate_grad_batches"], session = value, self.session
