@@ -9,7 +9,7 @@ from typing import Any
 
 from .... import PacelineError
 from ....callbacks import Callback
-from .saved import note_module
+from .saved import Loaded, note_module
 from .session import Session
 
 _STAGES = {"fit": "validation", "validate": "validation", "test": "test", "predict": "predict"}
@@ -51,7 +51,7 @@ class OpeningHooks(Callback):
         hooks.of_module("setup", called)
         hooks.of_module("configure_model")
         session.stage_name = "train" if stage == "fit" else _STAGES[stage]
-        if stage != "fit" and session.loads is not None:
+        if stage != "fit" and session.loads is not None and hooks.has("on_load_checkpoint"):
             hooks.of_module("on_load_checkpoint", session.loads.content())
         if stage == "fit":
             session.continue_there()
@@ -216,10 +216,11 @@ class OpeningHooks(Callback):
     def on_load_checkpoint(self, trainer: Any, state: dict[str, Any]) -> None:
         session = self.session
         added = state.get("lightning", {})
-        given = added if session.resumes is None else session.resumes.content(added)
-        session.hooks.of_callbacks("on_load_checkpoint", given)
+        if session.hooks.has("on_load_checkpoint"):
+            added = (session.resumes or Loaded(None)).resumed(added, session.module)
+        session.hooks.of_callbacks("on_load_checkpoint", added)
         self._give_back()
-        session.hooks.of_module("on_load_checkpoint", given)
+        session.hooks.of_module("on_load_checkpoint", added)
 
     def state_dict(self) -> dict[str, Any]:
         session = self.session

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from pickle import UnpicklingError
@@ -23,15 +23,20 @@ from .checkpoint_file import checkpoint_at, weights_in
 
 
 class Content(dict[str, Any]):
-    """What ``on_load_checkpoint`` gets of a checkpoint: ``state_dict`` is read where it is asked for."""
+    """What ``on_load_checkpoint`` gets of a checkpoint: ``state_dict`` is read where it is asked for.
 
-    def __init__(self, values: Mapping[str, Any], folder: Path | None) -> None:
+    Args:
+        values: What hooks have added.
+        weights: Returns the ``state_dict``.
+    """
+
+    def __init__(self, values: Mapping[str, Any], weights: Callable[[], Mapping[str, Any]]) -> None:
         super().__init__(values)
-        self._folder = folder
+        self._weights = weights
 
     def __missing__(self, key: str) -> Any:
-        if key == "state_dict" and self._folder is not None:
-            self[key] = weights_in(self._folder)
+        if key == "state_dict":
+            self[key] = self._weights()
             return self[key]
         raise KeyError(
             f"{key!r} is not in this dictionary: weights, optimizers and counters of a checkpoint are "
@@ -72,18 +77,23 @@ class Loaded:
         found = find_weights(self.path)
         return found if files.is_checkpoint(found) else None
 
-    def content(self, added: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What ``on_load_checkpoint`` gets.
+    def content(self) -> dict[str, Any]:
+        """What ``on_load_checkpoint`` gets."""
+        folder = None if self.file else self.folder
+        if folder is None:
+            return self.file
+        state = read_state(folder, read_manifest(folder))
+        return Content(state.get("hooks", {}).get("lightning", {}), lambda: weights_in(folder))
+
+    def resumed(self, added: Mapping[str, Any], module: Any) -> dict[str, Any]:
+        """What it gets when a run resumes, and the module has its weights already.
 
         Args:
-            added: What hooks have added; None reads it.
+            added: What hooks have added, of the folder.
+            module: With the weights.
         """
-        if self.file:
-            return self.file
-        if added is None and self.folder is not None:
-            state = read_state(self.folder, read_manifest(self.folder))
-            added = state.get("hooks", {}).get("lightning", {})
-        return Content(added or {}, self.folder)
+        others = {} if self.is_safe else {n: v for n, v in self.file.items() if n != "state_dict"}
+        return Content({**others, **added}, module.state_dict)
 
     def whole(self) -> dict[str, Any]:
         """What a file of the folder would hold, but for what was not written there."""

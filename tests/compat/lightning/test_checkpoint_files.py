@@ -322,3 +322,17 @@ def test_an_open_file_is_read():
     written.seek(0)
     with pytest.raises(PacelineError, match="more than tensors"):
         Objects.load_from_checkpoint(written)
+
+
+def test_hooks_read_what_a_resumed_run_continues_from():
+    class Reads(Callback):
+        def on_load_checkpoint(self, trainer, module, checkpoint):
+            self.seen = checkpoint["epoch"], sorted(checkpoint["state_dict"])
+
+    run, keeps = fitted()
+    for path in ("last", keeps.best_model_path):
+        reads = Reads()
+        run.fit_loop.max_epochs += 1
+        later = trainer(max_epochs=3, callbacks=[reads, ModelCheckpoint()])
+        later.fit(Net(), data(), data(), ckpt_path=path)
+        assert reads.seen == (1, ["layer.bias", "layer.weight"])
