@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import libcst as cst
 
@@ -10,6 +10,10 @@ from .class_facts import ClassFacts
 from .found import Found
 from .resolve import Kind
 from .tables import Entry, Library
+
+if TYPE_CHECKING:
+    from .lightning_checkpoints import GivenCheckpoint
+    from .lightning_results import Result
 
 
 class Context(Protocol):
@@ -19,15 +23,21 @@ class Context(Protocol):
         found: All that is found.
         classes: The classes around this place, with what is known of them.
         functions: The functions around it.
+        facts: What is known of each class so far, by its name.
         renamed: Names of the current hook that are written otherwise: ``pl_module``.
         fitted: The module that each trainer fits, by the trainer's name.
+        results: What evaluations returned, by the variable's name.
+        checkpoints: Each ``ModelCheckpoint`` in a variable, by the variable's name.
     """
 
     found: Found
     classes: list[tuple[Kind | None, ClassFacts]]
     functions: list[cst.FunctionDef]
+    facts: dict[str, ClassFacts]
     renamed: dict[str, str]
     fitted: dict[str, str]
+    results: dict[str, Result]
+    checkpoints: dict[str, GivenCheckpoint]
 
     def report(
         self,

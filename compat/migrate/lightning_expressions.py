@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import libcst as cst
 
-from . import edits
+from . import edits, lightning_checkpoints, lightning_results
 from .context import Context
 from .resolve import Kind, dotted, shown, text_of
-from .tables import Entry, Group, changes, dropped, renamed, rewrite
+from .scalars import is_scalar, returns_of
+from .tables import Entry, Group, changes, dropped, rewrite
 from .translation import literal
 
 _OF_DICT = {"items", "keys", "values", "get", "update", "pop", "setdefault", "copy", "clear", "popitem"}
@@ -37,6 +38,8 @@ LOGGERS: dict[str, str] = {
 def attribute(scanner: Context, node: cst.Attribute) -> bool:
     """``self.hparams.lr``, ``self.logger.experiment.add_image``: True where all is said."""
     inner = node.value
+    if lightning_checkpoints.path(scanner, node):
+        return True
     if not isinstance(inner, cst.Attribute):
         return False
     if _is(scanner, inner, ("hparams", "hparams_initial"), "LightningModule", "LightningDataModule"):
@@ -51,18 +54,8 @@ def attribute(scanner: Context, node: cst.Attribute) -> bool:
         scanner.handled(logger)
         scanner.report(node.attr, kind.library, entry, shown(node))
         return True
-    callback = _is(scanner, inner, ("checkpoint_callback",), "Trainer")
-    if callback and node.attr.value in ("best_model_path", "last_model_path"):
-        kind = scanner.kind_of(inner.value)
-        assert kind is not None
-        new = "best" if node.attr.value == "best_model_path" else "latest"
-        scanner.handled(inner)
-        scanner.found.edit(
-            node, lambda updated: updated.with_changes(value=updated.value.value, attr=cst.Name(new))
-        )
-        entry = renamed(f"trainer.{new}", "a path")
-        scanner.report(node.attr, kind.library, entry, shown(node), True)
-        return True
+    if _is(scanner, inner, ("checkpoint_callback",), "Trainer") and dotted(inner.value):
+        return lightning_checkpoints.of_trainer(scanner, node, inner)
     return False
 
 
@@ -96,66 +89,18 @@ def _hparam(scanner: Context, node: cst.Attribute, inner: cst.Attribute) -> bool
     return True
 
 
-def full_name(key: str) -> str | None:
-    """A metric of Lightning as it is called here, where that is sure."""
-    for phase in ("val", "test"):
-        if key.startswith(f"{phase}_"):
-            return f"{phase}/{key.removeprefix(f'{phase}_').removesuffix('_epoch')}"
-    return key if key.startswith(("val/", "test/")) else None
-
-
 def subscript(scanner: Context, node: cst.Subscript) -> None:
-    """``trainer.callback_metrics["val_loss"]``, and ``trainer.test(...)[0]``."""
+    """``trainer.callback_metrics["val_loss"]``, and what an evaluation returned."""
     index = node.slice[0].slice
     if not isinstance(index, cst.Index):
         return
     if isinstance(node.value, cst.Attribute) and _is(scanner, node.value, _METRICS, "Trainer"):
         key = text_of(index.value)
         if key is not None:
-            _metric(scanner, index.value, key, scanner.kind_of(node.value.value), shown(node.value))
-    kind = _first_of_evaluation(scanner, node)
-    if kind is not None:
-        scanner.found.edit(node, lambda updated: updated.value)
-        entry = rewrite("it returns one dict, not a list of them", "")
-        call = cst.ensure_type(node.value, cst.Call)
-        scanner.report(node, kind.library, entry, f"{shown(call)}[0]", True)
-        return
-    inner = node.value
-    kind = _first_of_evaluation(scanner, inner) if isinstance(inner, cst.Subscript) else None
-    key = text_of(index.value)
-    if kind is not None and key is not None:
-        _metric(scanner, index.value, key, kind, shown(inner))
-
-
-def _first_of_evaluation(scanner: Context, node: cst.Subscript) -> Kind | None:
-    """The trainer of ``trainer.test(...)[0]``."""
-    call, index = node.value, node.slice[0].slice
-    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
-        return None
-    if not isinstance(index, cst.Index) or literal(index.value) != 0:
-        return None
-    kind = scanner.kind_of(call.func.value)
-    is_trainer = kind is not None and kind.key == ("lightning", "Trainer")
-    return kind if is_trainer and call.func.attr.value in ("test", "validate") else None
-
-
-def _metric(scanner: Context, node: cst.BaseExpression, key: str, kind: Kind | None, owner: str) -> None:
-    assert kind is not None
-    new = full_name(key)
-    title = f'{owner}["{key}"]'
-    if new is None:
-        bare = (
-            key.removeprefix("train_").removeprefix("train/").removesuffix("_epoch").removesuffix("_step")
-        )
-        text = f'"train/{bare}_epoch" is the mean of the epoch, "train/{bare}" that of the last log window'
-        known = key.startswith("train")
-        scanner.report(node, kind.library, rewrite(text if known else _PHASES), title)
-    elif new != key:
-        scanner.found.edit(node, lambda _: cst.SimpleString(f'"{new}"'))
-        scanner.report(node, kind.library, rewrite(f'it is called "{new}" here'), title, True)
-
-
-_PHASES = 'names begin with the phase: "train/...", "val/...", "test/..."'
+            lightning_results.metric(
+                scanner, index.value, key, scanner.kind_of(node.value.value), shown(node.value)
+            )
+    lightning_results.subscript(scanner, node)
 
 
 def call(scanner: Context, node: cst.Call, kind: Kind | None) -> None:
@@ -169,10 +114,19 @@ def call(scanner: Context, node: cst.Call, kind: Kind | None) -> None:
     if name == "get" and isinstance(inner, cst.Attribute) and _is(scanner, inner, _METRICS, "Trainer"):
         key = text_of(node.args[0].value) if node.args else None
         if key is not None:
-            _metric(scanner, node.args[0].value, key, scanner.kind_of(inner.value), shown(inner))
+            lightning_results.metric(
+                scanner, node.args[0].value, key, scanner.kind_of(inner.value), shown(inner)
+            )
         return
     if kind is not None and kind.key == ("lightning", "Trainer"):
         _trainer_call(scanner, node, kind, name, dotted(inner))
+    facts = scanner.facts.get(dotted(inner))
+    if kind is not None and name == "load_from_checkpoint" and facts and _LOADED in facts.methods:
+        text = f"{_LOADED} is called only when a run resumes: set here what it would"
+        scanner.report(node, kind.library, rewrite(text), shown(node.func))
+
+
+_LOADED = "on_load_checkpoint"
 
 
 def _trainer_call(scanner: Context, node: cst.Call, kind: Kind, name: str, trainer: str) -> None:
@@ -265,18 +219,36 @@ def dictionary(scanner: Context, node: cst.Dict) -> None:
 
 
 def returned(scanner: Context, node: cst.Return) -> None:
-    """A mapping out of a step: its values are logged."""
-    if not isinstance(node.value, cst.Dict) or not scanner.functions or not scanner.classes:
+    """A mapping out of a step, or out of the method that it calls: its values are logged."""
+    if not scanner.functions or not scanner.classes:
         return
-    kind, step = scanner.classes[-1][0], scanner.functions[-1].name.value
+    (kind, facts), function = scanner.classes[-1], scanner.functions[-1]
+    step, values = function.name.value, [node.value] if node.value is not None else []
     if kind is None or kind.key != ("lightning", "LightningModule"):
         return
     if step not in ("training_step", "validation_step", "test_step"):
         return
-    keys = [text_of(one.key) or "?" for one in node.value.elements if isinstance(one, cst.DictElement)]
-    others = [key for key in keys if key not in ("loss", "weight")]
-    if others:
-        text = (
-            f"{', '.join(others)} is logged, and has to be a single number; return the loss alone otherwise"
-        )
-        scanner.report(node, kind.library, changes(text), f"return of {step}")
+    if isinstance(node.value, cst.Call) and dotted(node.value.func).startswith("self."):
+        other = facts.methods.get(dotted(node.value.func).removeprefix("self."))
+        if other is not None:
+            function, values = other, returns_of(other)
+    found = [one for value in values if isinstance(value, cst.Dict) for one in value.elements]
+    others = [
+        one
+        for one in found
+        if isinstance(one, cst.DictElement) and text_of(one.key) not in ("loss", "weight")
+    ]
+    wide = [one for one in others if not is_scalar(one.value, function)]
+    title = f"return of {step}"
+    if wide:
+        instead = "keep it in an attribute, and return the loss alone"
+        if step != "training_step":
+            instead = "return a tuple, of which nothing is"
+        scanner.report(node, kind.library, rewrite(f"{_named(wide)} would be logged: {instead}"), title)
+    elif others:
+        text = f"{_named(others)} is logged, and has to be a single number; return the loss alone otherwise"
+        scanner.report(node, kind.library, changes(text), title)
+
+
+def _named(elements: list[cst.DictElement]) -> str:
+    return ", ".join(text_of(one.key) or "?" for one in elements)

@@ -99,10 +99,10 @@ TRAINER_MEMBERS: dict[str, Entry] = {
     "test": changes("it returns one dict of floats by full name, not a list of dicts"),
     "predict": changes("every rank gets the outputs of all of them, as one list in the data's order"),
     "logger": rewrite(
-        "log with self.log, self.log_image, self.log_histogram, self.log_table, self.log_text"
+        "log with log, log_image, log_histogram, log_table, log_text of the module, trainer.module"
     ),
     "loggers": rewrite(
-        "log with self.log, self.log_image, self.log_histogram, self.log_table, self.log_text"
+        "log with log, log_image, log_histogram, log_table, log_text of the module, trainer.module"
     ),
     **all_of("training validating testing predicting evaluating", rewrite(_STAGE)),
     "datamodule": rewrite("keep the DataModule in a variable of your own"),

@@ -8,7 +8,7 @@ from typing import Any
 import libcst as cst
 from libcst import metadata
 
-from . import edits, lightning_expressions, lightning_methods
+from . import edits, lightning_checkpoints, lightning_expressions, lightning_methods, lightning_results
 from .class_facts import ClassFacts, facts_of
 from .found import Finding, Found
 from .imports import Imports
@@ -38,8 +38,11 @@ class Scanner(cst.CSTVisitor):
         self.functions: list[cst.FunctionDef] = []
         self.renamed: dict[str, str] = {}
         self.fitted: dict[str, str] = {}
+        self.results: dict[str, lightning_results.Result] = {}
+        self.checkpoints: dict[str, lightning_checkpoints.GivenCheckpoint] = {}
         self._variables: list[dict[str, Kind]] = [{}]
-        self._facts: dict[str, ClassFacts] = {}
+        self.facts: dict[str, ClassFacts] = {}
+        self._returned: dict[str, list[Kind | None]] = {}
         self._statements: list[cst.CSTNode] = []
         self._handled: set[cst.CSTNode] = set()
 
@@ -77,7 +80,8 @@ class Scanner(cst.CSTVisitor):
         if isinstance(node, cst.Call):
             if isinstance(node.func, cst.Attribute) and node.func.attr.value == "load_from_checkpoint":
                 return self.kind_of(node.func.value)
-            return self.names.class_of(node.func)
+            returned = self._returned.get(dotted(node.func), ())
+            return returned[0] if len(returned) == 1 else self.names.class_of(node.func)
         text = dotted(node)
         if not text:
             return None
@@ -119,11 +123,11 @@ class Scanner(cst.CSTVisitor):
         kind = next(filter(None, (self.names.class_of(base.value) for base in node.bases)), None)
         facts = facts_of(node, len(self.functions))
         for base in node.bases:
-            inherited = self._facts.get(dotted(base.value))
+            inherited = self.facts.get(dotted(base.value))
             if inherited is not None:
                 facts.own |= inherited.own
                 facts.logged |= inherited.logged
-        self._facts[node.name.value] = facts
+        self.facts[node.name.value] = facts
         self.classes.append((kind, facts))
         self._variables.append({})
 
@@ -171,6 +175,13 @@ class Scanner(cst.CSTVisitor):
         for target in node.targets:
             if kind is not None and dotted(target.target):
                 self._remember(dotted(target.target), kind)
+        if isinstance(node.value, cst.Call) and isinstance(node.targets[0].target, cst.Tuple):
+            returned = self._returned.get(dotted(node.value.func), ())
+            for element, kind in zip(node.targets[0].target.elements, returned, strict=False):
+                if kind is not None and dotted(element.value):
+                    self._remember(dotted(element.value), kind)
+        lightning_checkpoints.assigned(self, node)
+        lightning_results.assigned(self, node)
         lightning_expressions.assignment(self, node)
 
     def _remember(self, name: str, kind: Kind) -> None:
@@ -191,7 +202,20 @@ class Scanner(cst.CSTVisitor):
         lightning_expressions.dictionary(self, node)
 
     def visit_Return(self, node: cst.Return) -> None:
+        if len(self.functions) == 1 and not self.classes and node.value is not None:
+            self._note_returned(self.functions[0].name.value, node.value)
         lightning_expressions.returned(self, node)
+
+    def _note_returned(self, function: str, value: cst.BaseExpression) -> None:
+        """What a function of the file returns, for those that call it below."""
+        parts = [one.value for one in value.elements] if isinstance(value, cst.Tuple) else [value]
+        kinds = [self.kind_of(part) for part in parts]
+        before = self._returned.get(function, kinds)
+        if len(before) == len(kinds):
+            kinds = [one if one == other else None for one, other in zip(before, kinds, strict=True)]
+        else:
+            kinds = []
+        self._returned[function] = kinds
 
     def visit_Subscript(self, node: cst.Subscript) -> None:
         lightning_expressions.subscript(self, node)
@@ -273,7 +297,9 @@ class Scanner(cst.CSTVisitor):
         values = {name: arg.value for name, arg in zip(keywords, node.args, strict=True) if name}
         translate = CALLS.get((kind.name, method)) if is_lightning else None
         spread = any(arg.star == "**" for arg in node.args)
-        done = translate(values) if translate and not spread else Translation()
+        done = translate(values) if translate and (not spread or kind.name == "Trainer") else Translation()
+        if spread:  # it may have what would be added
+            done.extra, done.added = [], []
         entries: list[Entry | None] = []
         plan: list[edits.Put | None] = []
         for index, (name, arg) in enumerate(zip(keywords, node.args, strict=True)):

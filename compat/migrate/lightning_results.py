@@ -1,0 +1,139 @@
+"""What ``trainer.test`` and ``trainer.validate`` return, and names of metrics in it: one dict here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import libcst as cst
+
+from .context import Context
+from .resolve import Kind, dotted, shown, text_of
+from .tables import rewrite
+from .translation import literal
+
+_PHASES = 'names begin with the phase: "train/...", "val/...", "test/..."'
+_SEVERAL = 'it is one dict here: names of the second dataloader are "test/1/...", or its own'
+_EVALUATIONS = {"test": "test", "validate": "val"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a variable has of an evaluation.
+
+    Args:
+        kind: The trainer's class.
+        phase: Of the evaluation: ``"val"`` or ``"test"``.
+        is_list: Whether it is the list that Lightning returns, and not the first dict in it.
+    """
+
+    kind: Kind
+    phase: str
+    is_list: bool
+
+
+def full_name(key: str) -> str | None:
+    """A metric of Lightning as it is called here, where that is sure."""
+    for phase in ("val", "test"):
+        if key.startswith(f"{phase}_"):
+            return f"{phase}/{key.removeprefix(f'{phase}_').removesuffix('_epoch')}"
+    return key if key.startswith(("val/", "test/")) else None
+
+
+def metric(
+    scanner: Context,
+    node: cst.BaseExpression,
+    key: str,
+    kind: Kind | None,
+    owner: str,
+    phase: str | None = None,
+) -> None:
+    """Report or translate the name of a value, in an expression that is one.
+
+    Args:
+        scanner: Takes what is found.
+        node: The name's expression.
+        key: The name.
+        kind: The trainer's class.
+        owner: Whose values, as the report names it.
+        phase: That of an evaluation, of which all the values are; None: unknown.
+    """
+    assert kind is not None
+    new = full_name(key)
+    if new is None and phase is not None and not key.startswith("train"):
+        new = f"{phase}/{key.removesuffix('_epoch')}"
+    title = f'{owner}["{key}"]'
+    if new is None:
+        bare = (
+            key.removeprefix("train_").removeprefix("train/").removesuffix("_epoch").removesuffix("_step")
+        )
+        text = f'"train/{bare}_epoch" is the mean of the epoch, "train/{bare}" that of the last log window'
+        known = key.startswith("train")
+        scanner.report(node, kind.library, rewrite(text if known else _PHASES), title)
+    elif new != key:
+        scanner.found.edit(node, lambda _: cst.SimpleString(f'"{new}"'))
+        scanner.report(node, kind.library, rewrite(f'it is called "{new}" here'), title, True)
+
+
+def assigned(scanner: Context, node: cst.Assign) -> None:
+    """``results = trainer.test(...)``, and ``(results,) = trainer.test(...)``: remember the variable."""
+    target = node.targets[0].target
+    scanner.results.pop(dotted(target), None)
+    result = _returned(scanner, node.value)
+    if isinstance(node.value, cst.Subscript) and _is_first(node.value):
+        first_of = _returned(scanner, node.value.value)
+        result = replace(first_of, is_list=False) if first_of else None
+    if result is None or len(node.targets) > 1:
+        return
+    if isinstance(target, cst.Name):
+        scanner.results[target.value] = result
+        return
+    if not isinstance(target, (cst.Tuple, cst.List)) or len(target.elements) != 1:
+        return
+    inner = target.elements[0].value
+    if isinstance(inner, cst.Name):
+        scanner.results[inner.value] = replace(result, is_list=False)
+        first = node.targets[0].with_changes(target=inner)
+        scanner.found.edit(node, lambda updated: updated.with_changes(targets=[first]))
+        scanner.report(node, result.kind.library, _ONE, shown(node.value), True)
+
+
+_ONE = rewrite("it returns one dict, not a list of them", "")
+
+
+def subscript(scanner: Context, node: cst.Subscript) -> None:
+    """``trainer.test(...)[0]``, ``results[0]`` and ``results["val_loss"]``."""
+    index, inner = node.slice[0].slice, node.value
+    if not isinstance(index, cst.Index):
+        return
+    result = _result(scanner, inner)
+    if result is not None and result.is_list:
+        if literal(index.value) == 0:
+            scanner.found.edit(node, lambda updated: updated.value)
+            scanner.report(node, result.kind.library, _ONE, f"{shown(inner)}[0]", True)
+        else:
+            scanner.report(node, result.kind.library, rewrite(_SEVERAL), shown(node))
+        return
+    if result is None and isinstance(inner, cst.Subscript) and _is_first(inner):
+        result = _result(scanner, inner.value)
+    key = text_of(index.value)
+    if result is not None and key is not None:
+        metric(scanner, index.value, key, result.kind, shown(inner), result.phase)
+
+
+def _is_first(node: cst.Subscript) -> bool:
+    index = node.slice[0].slice
+    return isinstance(index, cst.Index) and literal(index.value) == 0
+
+
+def _result(scanner: Context, node: cst.BaseExpression) -> Result | None:
+    """What an expression has of an evaluation."""
+    return scanner.results.get(dotted(node)) or _returned(scanner, node)
+
+
+def _returned(scanner: Context, node: cst.BaseExpression) -> Result | None:
+    """What ``trainer.test(...)`` returns."""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        return None
+    kind, phase = scanner.kind_of(node.func.value), _EVALUATIONS.get(node.func.attr.value)
+    is_trainer = kind is not None and kind.key == ("lightning", "Trainer")
+    return Result(kind, phase, True) if is_trainer and kind and phase else None
