@@ -120,7 +120,9 @@ def extract(values: torch.Tensor, t: torch.Tensor, x: torch.Tensor) -> torch.Ten
 class DDPM(L.LightningModule):
     """Predicts the noise in a picture (Ho et al., 2020)."""
 
-    def __init__(self, timesteps: int = 20, base: int = 8, lr: float = 2e-3, num_samples: int = 4, seed: int = 0):
+    def __init__(
+        self, timesteps: int = 20, base: int = 8, lr: float = 2e-3, num_samples: int = 4, seed: int = 0
+    ):
         super().__init__()
         self.save_hyperparameters()
         self.net = SmallUNet(base)
@@ -260,7 +262,9 @@ class EMA(Callback):
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._restore(pl_module)
 
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
         self._restore(pl_module)
 
     @contextmanager

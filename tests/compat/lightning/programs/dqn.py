@@ -21,12 +21,12 @@ Experience = namedtuple("Experience", ["state", "action", "reward", "done", "new
 
 
 class GridWorld:
-    """A grid of 4x4 with a pit: from a corner to the other one, in at most 20 moves."""
+    """A grid of 3x3 with a pit: from a corner to the other one, in at most 20 moves."""
 
     n_actions, observation_size, limit = 4, 4, 20
     moves = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
-    def __init__(self, size: int = 4):
+    def __init__(self, size: int = 3):
         self.size, self.goal, self.pit = size, (size - 1, size - 1), (size // 2, size // 2)
         self.reset()
 
@@ -35,8 +35,8 @@ class GridWorld:
         dy, dx = self.goal[0] - y, self.goal[1] - x
         return np.array([y, x, dy, dx], dtype=np.float32) / self.size
 
-    def reset(self) -> np.ndarray:
-        self.place, self.time = (0, 0), 0
+    def reset(self, start: int = 0) -> np.ndarray:
+        self.place, self.time = divmod(start, self.size), 0
         return self._observe()
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, dict]:
@@ -83,7 +83,7 @@ class ReplayBuffer:
 
     def sample(self, batch_size: int) -> tuple[np.ndarray, ...]:
         indices = self.rng.choice(len(self.buffer), batch_size, replace=False)
-        states, actions, rewards, dones, next_states = zip(*(self.buffer[i] for i in indices))
+        states, actions, rewards, dones, next_states = zip(*(self.buffer[i] for i in indices), strict=False)
         return (
             np.array(states),
             np.array(actions),
@@ -106,7 +106,7 @@ class RLDataset(IterableDataset):
 
 
 class EpisodeDataset(IterableDataset):
-    """The numbers of the episodes to play in a validation."""
+    """The cells in which the episodes of a validation begin."""
 
     def __init__(self, episodes: int) -> None:
         self.episodes = episodes
@@ -216,9 +216,7 @@ class DQNLightning(LightningModule):
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
         for episode in batch.tolist():
-            state, done, total, info = self.eval_env.reset(), False, 0.0, {}
-            if episode % 2:  # one move down, so that episodes are not all alike
-                state, _, _, _ = self.eval_env.step(1)
+            state, done, total, info = self.eval_env.reset(episode), False, 0.0, {}
             while not done:
                 action = int(self(torch.as_tensor(state, device=self.device)[None]).argmax(1))
                 state, reward, done, info = self.eval_env.step(action)
@@ -234,18 +232,18 @@ class DQNLightning(LightningModule):
         return DataLoader(dataset=dataset, batch_size=self.hparams.batch_size)
 
     def val_dataloader(self) -> DataLoader:
-        return DataLoader(EpisodeDataset(4), batch_size=2)
+        return DataLoader(EpisodeDataset(8), batch_size=4)
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
-        checkpoint["replay"] = [[e.state.tolist(), e.action, e.reward, e.done, e.new_state.tolist()] for e in self.buffer.buffer]
+        checkpoint["replay"] = [
+            [e.state.tolist(), e.action, e.reward, e.done, e.new_state.tolist()] for e in self.buffer.buffer
+        ]
         checkpoint["episodes"] = self.episodes
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         self.buffer.buffer.clear()
         for state, action, reward, done, new_state in checkpoint["replay"]:
-            self.buffer.append(
-                Experience(np.float32(state), action, reward, done, np.float32(new_state))
-            )
+            self.buffer.append(Experience(np.float32(state), action, reward, done, np.float32(new_state)))
         self.episodes = checkpoint["episodes"]
 
 

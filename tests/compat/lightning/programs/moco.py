@@ -91,9 +91,7 @@ class PatternDataModule(pl.LightningDataModule):
         self.val = PatternDataset(self.hparams.val_size, seed=2)
 
     def train_dataloader(self):
-        return DataLoader(
-            self.train, self.hparams.batch_size, drop_last=True, num_workers=self.num_workers
-        )
+        return DataLoader(self.train, self.hparams.batch_size, drop_last=True, num_workers=self.num_workers)
 
     def bank_dataloader(self):
         return DataLoader(self.bank, self.hparams.batch_size, num_workers=self.num_workers)
@@ -170,7 +168,7 @@ class MoCo(pl.LightningModule):
         m = self.current_momentum()
         pairs = [(self.encoder_q, self.encoder_k), (self.head_q, self.head_k)]
         for online, target in pairs:
-            for q, k in zip(online.parameters(), target.parameters()):
+            for q, k in zip(online.parameters(), target.parameters(), strict=False):
                 k.data = k.data * m + q.data * (1.0 - m)
 
     def current_momentum(self):
@@ -279,7 +277,9 @@ class CosineWithMinimum(LRScheduler):
 
     def get_lr(self):
         part = min(self.last_epoch / self.steps, 1.0)
-        return [self.eta_min + (lr - self.eta_min) * (1 + math.cos(math.pi * part)) / 2 for lr in self.base_lrs]
+        return [
+            self.eta_min + (lr - self.eta_min) * (1 + math.cos(math.pi * part)) / 2 for lr in self.base_lrs
+        ]
 
 
 class LinearProbe(pl.LightningModule):

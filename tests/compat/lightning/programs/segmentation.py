@@ -4,6 +4,7 @@ python segmentation.py --max_epochs 40 --base_channels 32 --batch_size 16
 """
 
 import argparse
+import itertools
 import json
 from pathlib import Path
 
@@ -83,7 +84,7 @@ class ShapesDataModule(pl.LightningDataModule):
 
     def prepare_data(self):
         start = 0
-        for split, size in zip(("train", "val", "test"), self.hparams.sizes):
+        for split, size in zip(("train", "val", "test"), self.hparams.sizes, strict=False):
             folder = Path(self.hparams.root, split)
             folder.mkdir(parents=True, exist_ok=True)
             for i in range(start, start + size):
@@ -183,8 +184,8 @@ class UNet(nn.Module):
         super().__init__()
         widths = [base * 2**i for i in range(depth + 1)]
         self.stem = DoubleConv(in_channels, widths[0])
-        self.downs = nn.ModuleList(DoubleConv(a, b) for a, b in zip(widths, widths[1:]))
-        self.ups = nn.ModuleList(Up(b, a, a) for a, b in zip(widths[-2::-1], widths[:0:-1]))
+        self.downs = nn.ModuleList(DoubleConv(a, b) for a, b in itertools.pairwise(widths))
+        self.ups = nn.ModuleList(Up(b, a, a) for a, b in zip(widths[-2::-1], widths[:0:-1], strict=False))
         self.head = nn.Conv2d(widths[0], num_classes, 1)
 
     def forward(self, x):
@@ -248,7 +249,7 @@ class SegmentationModel(pl.LightningModule):
         iou, accuracy = confusion.compute()
         self.log(f"{stage}/iou", iou.mean(), prog_bar=True)
         self.log(f"{stage}/accuracy", accuracy)
-        self.log_dict({f"{stage}/iou_{name}": value for name, value in zip(CLASSES, iou)})
+        self.log_dict({f"{stage}/iou_{name}": value for name, value in zip(CLASSES, iou, strict=False)})
         confusion.reset()
 
     def validation_step(self, batch, batch_idx):
@@ -317,19 +318,17 @@ class MaskWriter(BasePredictionWriter):
         self, trainer, pl_module, prediction, batch_indices, batch, batch_idx, dataloader_idx
     ):
         self.output_dir.mkdir(parents=True, exist_ok=True)
-        for name, mask in zip(prediction["name"], prediction["mask"]):
+        for name, mask in zip(prediction["name"], prediction["mask"], strict=False):
             torch.save(mask.cpu(), self.output_dir / f"{name}_mask.pt")
 
     def write_on_epoch_end(self, trainer, pl_module, predictions, batch_indices):
         confidence = {
             name: round(float(value), 4)
             for batch in predictions
-            for name, value in zip(batch["name"], batch["confidence"])
+            for name, value in zip(batch["name"], batch["confidence"], strict=False)
         }
         report = {"confidence": confidence, "indices": batch_indices}
         (self.output_dir / "report.json").write_text(json.dumps(report, indent=2))
-
-
 
 
 def parse_args(argv=None):

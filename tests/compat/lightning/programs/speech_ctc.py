@@ -1,4 +1,4 @@
-"""Speech recognition with CTC: batches of similar length, packed sequences, warmup per step, greedy decoding.
+"""Speech recognition with CTC: batches of similar length, packed sequences, a warmup, greedy decoding.
 
 python speech_ctc.py --epochs 30 --hidden 256 --max-frames 4000
 """
@@ -102,7 +102,9 @@ class SyntheticSpeech(Dataset):
         self.texts, self.durations = [], []
         for i in range(count):
             rng = random.Random(config.seed * 1000 + first + i)
-            words = ["".join(rng.choices(ALPHABET[:-1], k=rng.randint(2, 4))) for _ in range(rng.randint(1, 3))]
+            words = [
+                "".join(rng.choices(ALPHABET[:-1], k=rng.randint(2, 4))) for _ in range(rng.randint(1, 3))
+            ]
             self.texts.append(" ".join(words))
             self.durations.append([rng.randint(2, 4) for _ in self.texts[-1]])
 
@@ -115,7 +117,7 @@ class SyntheticSpeech(Dataset):
     def __getitem__(self, index: int) -> Utterance:
         generator = torch.Generator().manual_seed(self.config.seed + self.first + index)
         rows = []
-        for char, duration in zip(self.texts[index], self.durations[index]):
+        for char, duration in zip(self.texts[index], self.durations[index], strict=False):
             row = torch.zeros(self.config.n_mels)
             row[ALPHABET.index(char)] = 2.0
             rows.append(row.expand(duration, -1))
@@ -235,7 +237,9 @@ class Encoder(nn.Module):
 
 
 class SpeechRecognizer(L.LightningModule):
-    def __init__(self, hidden: int, layers: int, time_mask: int, optim: dict[str, Any], n_mels: int = 8) -> None:
+    def __init__(
+        self, hidden: int, layers: int, time_mask: int, optim: dict[str, Any], n_mels: int = 8
+    ) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.tokenizer = Tokenizer()
@@ -252,7 +256,7 @@ class SpeechRecognizer(L.LightningModule):
     def _spec_augment(self, batch: Batch, batch_idx: int) -> Batch:
         generator = torch.Generator().manual_seed(1009 * self.current_epoch + batch_idx)
         features = batch.features.clone()
-        for row, length in zip(features, batch.feature_lengths):
+        for row, length in zip(features, batch.feature_lengths, strict=False):
             start = int(torch.randint(int(length), (1,), generator=generator))
             row[start : start + self.hparams.time_mask] = 0
         return batch._replace(features=features)
@@ -266,17 +270,19 @@ class SpeechRecognizer(L.LightningModule):
         batch = self._spec_augment(batch, batch_idx)
         loss = self._loss(self(batch), batch)
         self.log("train_loss", loss, prog_bar=True, batch_size=len(batch.uids))
-        self.log("frames", float(batch.feature_lengths.sum()), on_step=False, on_epoch=True, reduce_fx="sum")
+        self.log(
+            "frames", float(batch.feature_lengths.sum()), on_step=False, on_epoch=True, reduce_fx="sum"
+        )
         return loss
 
     def decode(self, log_probs: Tensor, lengths: Tensor) -> list[str]:
         paths = log_probs.argmax(-1)
-        return [self.tokenizer.collapse(p[:n].tolist()) for p, n in zip(paths, lengths)]
+        return [self.tokenizer.collapse(p[:n].tolist()) for p, n in zip(paths, lengths, strict=False)]
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         log_probs = self(batch)
         self.log("val_loss", self._loss(log_probs, batch), batch_size=len(batch.uids))
-        pairs = list(zip(self.decode(log_probs, batch.feature_lengths), batch.texts))
+        pairs = list(zip(self.decode(log_probs, batch.feature_lengths), batch.texts, strict=False))
         self.outputs.setdefault(dataloader_idx, []).extend(pairs)
 
     def _rates(self, pairs: list[tuple[str, str]]) -> tuple[float, float]:
@@ -298,7 +304,7 @@ class SpeechRecognizer(L.LightningModule):
 
     def test_step(self, batch: Batch, batch_idx: int) -> list[tuple[str, str]]:
         log_probs = self(batch)
-        pairs = list(zip(self.decode(log_probs, batch.feature_lengths), batch.texts))
+        pairs = list(zip(self.decode(log_probs, batch.feature_lengths), batch.texts, strict=False))
         cer, wer = self._rates(pairs)
         self.log_dict({"test_cer": cer, "test_wer": wer}, batch_size=len(pairs))
         return pairs
@@ -327,11 +333,12 @@ class Transcripts(Callback):
     """Writes what was heard in a test beside what was said."""
 
     def __init__(self, path: str) -> None:
-        self.path = Path(path)
-        self.lines: list[str] = []
+        self.path, self.lines = Path(path), []
 
     def on_test_batch_end(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx=0) -> None:
-        self.lines += [f"{uid}\t{text}\t{found}" for uid, (found, text) in zip(batch.uids, outputs)]
+        self.lines += [
+            f"{uid}\t{text}\t{found}" for uid, (found, text) in zip(batch.uids, outputs, strict=False)
+        ]
 
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.is_global_zero:
@@ -358,7 +365,6 @@ def main(argv: list[str] | None = (), **trainer_options: Any) -> tuple[L.Trainer
         dirpath="checkpoints", filename="{epoch}-{cer_clean:.3f}", monitor="cer_clean", save_top_k=1
     )
     timer = Timer(duration="00:01:00:00")
-    options: dict[str, Any] = {"max_epochs": config.epochs} | trainer_options
     trainer = L.Trainer(
         callbacks=[
             best,
@@ -372,7 +378,7 @@ def main(argv: list[str] | None = (), **trainer_options: Any) -> tuple[L.Trainer
         use_distributed_sampler=False,
         val_check_interval=0.5,
         log_every_n_steps=1,
-        **options,
+        **{"max_epochs": config.epochs} | trainer_options,
     )
     trainer.fit(model, datamodule)
     assert timer.time_elapsed("train") > 0
