@@ -48,6 +48,7 @@ Found = dict[str, Any]
 _LOADERS = "data is opened before optimizers are configured, so that they know how long the run is"
 _RESTORED = "a checkpoint is restored when optimizers exist, before on_fit_start"
 _AHEAD = "all batches of an optimizer step are on the device when it begins"
+_LAST = "last.ckpt is the checkpoint that was written before, not another one"
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "*": {"train_dataloader": _LOADERS, "val_dataloader": _LOADERS},
     "all_hooks_accumulated": dict.fromkeys(
@@ -58,6 +59,9 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     ),
     "stateful_data": {"configure_optimizers": _RESTORED},
     "custom_callbacks": {"state_dict": "a checkpoint is written at the end of a run too"},
+    "ddpm": {"state_dict": _LAST, "configure_optimizers": _RESTORED, "load_state_dict": _RESTORED},
+    "dqn": {"on_save_checkpoint": "the newest checkpoint is always kept, not the best ones alone"},
+    "moco": {"on_save_checkpoint": _LAST},
 }
 """By program, or "*" for all: hooks whose calls are not compared, each with its reason."""
 OTHER_NUMBERS = {

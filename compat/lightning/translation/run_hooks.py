@@ -50,12 +50,21 @@ class OpeningHooks(Callback):
         hooks.of_callbacks("setup", called)
         hooks.of_module("setup", called)
         hooks.of_module("configure_model")
+        if stage != "fit":
+            self._log_hyperparams(trainer)
         session.stage_name = "train" if stage == "fit" else _STAGES[stage]
         if stage != "fit" and session.loads is not None and hooks.has("on_load_checkpoint"):
             hooks.of_module("on_load_checkpoint", session.loads.content())
         if stage == "fit":
             session.continue_there()
             self._started = False
+
+    def _log_hyperparams(self, trainer: Any) -> None:
+        """Give them to the loggers, in a stage that has no run folder."""
+        hparams, lightning = self.session.logged_hparams, self.session.trainer
+        if hparams is not None and trainer.is_global_zero and not lightning.fast_dev_run:
+            for logger in lightning.loggers:
+                logger.log_hyperparams(hparams)
 
     def on_fit_start(self, trainer: Any) -> None:
         session = self.session
@@ -65,11 +74,8 @@ class OpeningHooks(Callback):
         if trainer.folder is not None:
             note_module(trainer.folder, session.module)
         if trainer.folder is not None and trainer.is_global_zero:
-            owners = [one for one in (session.datamodule, session.module) if one is not None]
-            logged = [one.hparams for one in owners if getattr(one, "_log_hyperparams", False)]
-            hparams = {name: value for one in logged for name, value in one.items()}
             for logger in session.trainer.loggers:
-                logger.link(trainer, hparams)
+                logger.link(trainer, session.logged_hparams or {})
         if trainer.world_size == 1:
             session.adapter.unfreeze_others()
         session.hooks.call("on_fit_start")

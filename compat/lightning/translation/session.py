@@ -243,6 +243,13 @@ class Session:
         """They are those of training again."""
         self.stage_name, self._evaluation_store = "train", None
 
+    @property
+    def logged_hparams(self) -> dict[str, Any] | None:
+        """What data module and module want loggers to write; None where none has saved any."""
+        owners = [one for one in (self.datamodule, self.module) if one is not None]
+        logged = [one.hparams for one in owners if getattr(one, "_log_hyperparams", False)]
+        return {name: value for one in logged for name, value in one.items()} if logged else None
+
     # -- checkpoints ---------------------------------------------------------------------------
 
     def content_at(self, trainer: Any, states: Mapping[str, Any] | None = None) -> CheckpointContent:

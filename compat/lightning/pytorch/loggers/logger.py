@@ -187,7 +187,9 @@ class _Passing(ours.Logger):
 
     def on_fit_start(self, trainer: Any) -> None:
         if trainer.is_global_zero:
-            self.given.log_hyperparams(trainer.module.hparams)
+            hparams = self.given._run.session.logged_hparams
+            if hparams is not None:
+                self.given.log_hyperparams(hparams)
             self.given.log_graph(self.given._run.lightning_module)
             self.given.save()
 
