@@ -109,3 +109,13 @@ def test_an_evaluation_writes_hyperparameters_beside_its_values(package):
     trainer = package.Trainer(logger=loggers.CSVLogger("logs"), **QUIET)
     trainer.test(module(package), data(), verbose=False)
     assert "lr: 0.1" in Path("logs/lightning_logs/version_0/hparams.yaml").read_text()
+
+
+def test_a_single_metric_of_hyperparameters_has_the_name_of_lightning(package):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    loggers = importlib.import_module(f"{package.__name__}.pytorch.loggers")
+    logger = loggers.TensorBoardLogger("logs", "a", version=0)
+    logger.log_hyperparams({"lr": 0.1}, 0.5)
+    logger.experiment.flush()
+    read = events.EventAccumulator("logs/a/version_0").Reload()
+    assert [one.value for one in read.Scalars("hp_metric")] == [0.5]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from ..... import callbacks as ours
@@ -71,17 +72,17 @@ class TensorBoardLogger(FolderLogger):
     def log_dir(self) -> str:
         return os.path.join(super().log_dir, self.sub_dir) if self.sub_dir else super().log_dir
 
-    def log_hyperparams(
-        self, params: Any, metrics: dict[str, Any] | None = None, step: int | None = None
-    ) -> None:
+    def log_hyperparams(self, params: Any, metrics: Any = None, step: int | None = None) -> None:
         """Write values into ``hparams.yaml``, and metrics as scalars.
 
         Args:
             params: A mapping or namespace; what is no plain data is not written.
-            metrics: By name.
+            metrics: By name; a single one is called ``hp_metric``.
             step: Of the metrics; 0 unless given.
         """
         super().log_hyperparams(params)
+        if metrics is not None and not isinstance(metrics, Mapping):
+            metrics = {"hp_metric": metrics}
         for name, value in (metrics or {}).items():
             self.experiment.add_scalar(name, value, step or 0)
 
