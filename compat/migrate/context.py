@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import libcst as cst
 
 from .class_facts import ClassFacts
 from .found import Found
+from .remembered import GivenCheckpoint, Result
 from .resolve import Kind
 from .tables import Entry, Library
-
-if TYPE_CHECKING:
-    from .lightning_checkpoints import GivenCheckpoint
-    from .lightning_results import Result
 
 
 class Context(Protocol):

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import libcst as cst
 
 from . import edits
 from .context import Context
+from .remembered import GivenCheckpoint
 from .resolve import dotted, shown
 from .tables import renamed
 from .translation import literal
 
 _CLASS = ("lightning", "ModelCheckpoint")
 _PATHS = {"best_model_path": "best", "last_model_path": "latest"}
-
-
-@dataclass
-class GivenCheckpoint:
-    """A ``ModelCheckpoint`` in a variable, or another object.
-
-    Args:
-        function: Where the variable is; None: in the module.
-        best: What its best checkpoint is in the run, without a monitor the newest; "" of another object.
-        trainer: The one Trainer that it is given to, so far.
-    """
-
-    function: cst.FunctionDef | None
-    best: str
-    trainer: str | None = None
 
 
 def assigned(scanner: Context, node: cst.Assign) -> None:

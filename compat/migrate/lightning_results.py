@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import libcst as cst
 
 from .context import Context
+from .remembered import Result
 from .resolve import Kind, dotted, shown, text_of
 from .tables import rewrite
 from .translation import literal
@@ -14,21 +15,6 @@ from .translation import literal
 _PHASES = 'names begin with the phase: "train/...", "val/...", "test/..."'
 _SEVERAL = 'it is one dict here: names of the second dataloader are "test/1/...", or its own'
 _EVALUATIONS = {"test": "test", "validate": "val"}
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a variable has of an evaluation.
-
-    Args:
-        kind: The trainer's class.
-        phase: Of the evaluation: ``"val"`` or ``"test"``.
-        is_list: Whether it is the list that Lightning returns, and not the first dict in it.
-    """
-
-    kind: Kind
-    phase: str
-    is_list: bool
 
 
 def full_name(key: str) -> str | None:

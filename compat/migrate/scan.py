@@ -13,6 +13,7 @@ from .class_facts import ClassFacts, facts_of
 from .found import Finding, Found
 from .imports import Imports
 from .lightning_arguments import CALLS, POSITIONS
+from .remembered import GivenCheckpoint, Result
 from .resolve import Kind, Names, dotted, shown
 from .tables import Entry, Group, Library, Owner, rewrite
 from .translation import Translation
@@ -38,8 +39,8 @@ class Scanner(cst.CSTVisitor):
         self.functions: list[cst.FunctionDef] = []
         self.renamed: dict[str, str] = {}
         self.fitted: dict[str, str] = {}
-        self.results: dict[str, lightning_results.Result] = {}
-        self.checkpoints: dict[str, lightning_checkpoints.GivenCheckpoint] = {}
+        self.results: dict[str, Result] = {}
+        self.checkpoints: dict[str, GivenCheckpoint] = {}
         self._variables: list[dict[str, Kind]] = [{}]
         self.facts: dict[str, ClassFacts] = {}
         self._returned: dict[str, list[Kind | None]] = {}
