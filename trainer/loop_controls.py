@@ -157,6 +157,7 @@ class LoopControls:
 
         To be called on all ranks, in ``training_step`` or ``on_step_end`` of the same step, by a callback
         with ``requests_validation = True``. With ``validate_every=None`` there are no other validations.
+        In ``on_fit_start`` it requests the sanity pass of a run that is resumed, which has none else.
 
         Example:
             >>> class AtThird(Callback):

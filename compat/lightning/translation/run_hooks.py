@@ -79,6 +79,8 @@ class OpeningHooks(Callback):
         if trainer.world_size == 1:
             session.adapter.unfreeze_others()
         session.hooks.call("on_fit_start")
+        if trainer.global_step and not trainer.counters.samples_in_epoch:
+            trainer.loop.request_validation()  # a sanity check; within an epoch there is none
 
     def on_fit_end(self, trainer: Any) -> None:
         hooks = self.session.hooks
@@ -259,13 +261,14 @@ class ClosingHooks(Callback):
 
     def _end(self, stage: str) -> None:
         session = self.session
+        session.publish_whole()
         session.values.settle(training=False)
         session.values.evaluated()
         session.hooks.call(f"on_{stage}_end")
         session.hooks.of_module(f"on_{stage}_model_train")
         if session.sanity_checking:
             session.hooks.of_callbacks("on_sanity_check_end")
-            session.values.evaluation_steps.clear()
+            session.values.clear()
         session.sanity_checking = False
         session.end_evaluation()
 
@@ -279,6 +282,7 @@ class ClosingHooks(Callback):
         self._end("predict")
 
     def on_train_epoch_end(self, trainer: Any) -> None:
+        self.session.publish_whole()
         self.session.values.settle(training=True)
         self.session.hooks.of_monitors("on_train_epoch_end")
         self._step_plateau("epoch", self.session.current_epoch + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,6 +58,7 @@ class Session:
         has_updated: Whether the step under way has changed the weights already.
         is_ending_step: Whether the last hook of a batch is called, when our loop has counted the step.
         partial_epoch: Whether the fit ended within an epoch, which Lightning counts.
+        at_the_end: Called when all that an epoch or an evaluation logs is published.
         place: The counters at which an earlier fit of the trainer has ended, and this one begins.
     """
 
@@ -87,6 +88,7 @@ class Session:
         self.has_updated = self.partial_epoch = self.has_failed = self.is_ending_step = False
         self.batches_before = 0
         self.evaluated_batches: Counter[int] = Counter()
+        self.at_the_end: list[Callable[[], None]] = []
         self.place: dict[str, Any] = {}
 
     def look_again(self, callbacks: Sequence[Any]) -> None:
@@ -223,6 +225,11 @@ class Session:
         logger = self.adapter._logger
         return self._evaluation_store or (logger and logger.train)
 
+    @property
+    def is_evaluating(self) -> bool:
+        """Whether values are those of an evaluation."""
+        return self._evaluation_store is not None
+
     def begin_evaluation(self, stage: str) -> None:
         """Values are those of an evaluation from here on."""
         self.stage_name, self._evaluation_store = stage, self.adapter._logger.current
@@ -242,6 +249,12 @@ class Session:
     def end_evaluation(self) -> None:
         """They are those of training again."""
         self.stage_name, self._evaluation_store = "train", None
+
+    def publish_whole(self) -> None:
+        """All that an epoch or an evaluation logs is published."""
+        waiting, self.at_the_end = self.at_the_end, []
+        for call in waiting:
+            call()
 
     @property
     def logged_hparams(self) -> dict[str, Any] | None:

@@ -70,6 +70,10 @@ def room(package):
     return SimpleNamespace(L=L, package=package, callbacks=callbacks, Net=Net, trainer=trainer)
 
 
+def loggers_of(package):
+    return import_module(package + ".pytorch.loggers")
+
+
 def norm(module):
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
     return float(torch.stack([g.norm() for g in gradients]).norm()) if gradients else None
@@ -1339,6 +1343,94 @@ def rows_of_evaluations(at):
         with open(f"{run.log_dir}/metrics.csv") as file:
             rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
         found.append(sorted((int(row["step"]), row["epoch"], *sorted(row)) for row in rows))
+    return found
+
+
+def rows_of_the_end_of_an_epoch(at):
+    class Logs(at.Net):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            self.log("mean", loss.detach(), on_step=False, on_epoch=True)
+            return loss
+
+        def on_train_epoch_end(self):
+            self.log("at_the_end", 1.0)
+
+        def on_validation_epoch_end(self):
+            self.log("val_at_the_end", 2.0)
+            self.logger.log_metrics({"by_hand": 3.0}, self.global_step)
+
+        def test_step(self, batch, batch_idx):
+            self.log("test_loss", nn.functional.mse_loss(self(batch[0]), batch[1]))
+
+    class Keeps(loggers_of(at.package).Logger):
+        name, version = "keeps", 0
+
+        def log_hyperparams(self, params, *args, **kwargs):
+            pass
+
+        def log_metrics(self, metrics, step):
+            kept.append((step, *sorted(metrics)))
+
+        def finalize(self, status):
+            kept.append(status)
+
+    kept, loggers = [], loggers_of(at.package)
+    of_rates, timer = at.callbacks.LearningRateMonitor("step"), at.callbacks.Timer("00:00:05:00")
+    files = [loggers.CSVLogger("csv"), loggers.TensorBoardLogger("tb")]
+    run = at.trainer(logger=[*files, Keeps()], callbacks=[of_rates, timer])
+    run.fit(Logs(), data(12), data(8))
+    run.test(run.lightning_module, data(8), verbose=False)
+    with open(f"{run.log_dir}/metrics.csv") as file:
+        rows = [[*sorted(k for k, v in row.items() if v), row["step"]] for row in csv.DictReader(file)]
+    events = EventAccumulator(run.loggers[1].log_dir).Reload()
+    epochs = sorted((event.step, event.value) for event in events.Scalars("epoch"))
+    return rows, epochs, [one for one in kept if one != "success"], "success" in kept
+
+
+def files_that_experiment_opens_are_closed(at):
+    class Closed(loggers_of(at.package).TensorBoardLogger):
+        def finalize(self, status):
+            super().finalize(status)
+            found.append((status, self.experiment.file_writer is None))
+
+    found, logger = [], Closed("tb")
+    run = at.trainer(logger=logger)
+    logger.experiment.add_scalar("before", 1.0, 0)
+    run.fit(at.Net(), data(12), data(8))
+    run.validate(run.lightning_module, data(8), verbose=False)
+    logger.experiment.add_scalar("after", 2.0, 5)
+    logger.experiment.flush()
+    events = EventAccumulator(run.log_dir).Reload()
+    return found, [events.Scalars(tag)[0].value for tag in ("before", "after")]
+
+
+def sanity_check_of_a_second_fit(at):
+    class Watch(at.L.Callback):
+        def on_sanity_check_start(self, trainer, pl_module):
+            found.append(("sanity check", trainer.global_step))
+
+        def on_sanity_check_end(self, trainer, pl_module):
+            found.append("its end")
+
+        def on_train_start(self, trainer, pl_module):
+            found.append(sorted(trainer.callback_metrics))
+
+        def on_validation_end(self, trainer, pl_module):
+            found.append((trainer.global_step, trainer.sanity_checking))
+
+    found = []
+    every = at.callbacks.ModelCheckpoint(
+        "kept", every_n_train_steps=3, save_top_k=-1, filename="{step}", save_on_train_epoch_end=False
+    )
+    epochs = at.callbacks.ModelCheckpoint("epochs", save_top_k=-1, filename="{epoch}")
+    run = at.trainer(callbacks=[Watch(), every, epochs])
+    run.fit(at.Net(), data(16), data(8))
+    run.fit_loop.max_epochs = 3
+    run.fit(run.lightning_module, data(16), data(8))
+    for path in ("kept/step=6.ckpt", "epochs/epoch=1.ckpt"):
+        found.append(path)
+        at.trainer(max_epochs=3, callbacks=[Watch()]).fit(at.Net(), data(16), data(8), ckpt_path=path)
     return found
 
 

@@ -67,16 +67,25 @@ def report_late_validation(context: StageContext, monitors: list[tuple[str, str]
 
 
 def sanity_check(context: FitContext) -> None:
-    """A few validation batches before training: nothing is logged, mistakes show before they cost."""
+    """A few validation batches before training: nothing is logged, mistakes show before they cost.
+
+    Not in a run that is resumed, unless ``on_fit_start`` has requested it.
+    """
+    begins = not context.state.global_step or context.step.validates
+    context.step.validates = False
     batches = min(context.settings.sanity_val_batches, 1 if context.settings.fast_dev_run else 2**31)
     limit = None if batches < 0 else batches
-    if context.validation is None or not batches or context.state.global_step or context.stop.interrupted:
+    if context.validation is None or not batches or not begins or context.stop.interrupted:
         return
     with context.logger.nothing_published() as latest:
-        before = set(latest)
-        if context.validation.run(latest.update, limit=limit):
-            logged = [name for name in latest if name not in before]
-            _require_monitored(monitored(context.callbacks, context.optimization.schedules), logged)
+        logged: dict[str, float] = {}
+
+        def publish(values: dict[str, float]) -> None:
+            latest.update(values)
+            logged.update(values)
+
+        if context.validation.run(publish, limit=limit):
+            _require_monitored(monitored(context.callbacks, context.optimization.schedules), [*logged])
 
 
 def _require_monitored(monitors: list[tuple[str, str]], logged: list[str]) -> None:

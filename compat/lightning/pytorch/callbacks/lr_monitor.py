@@ -68,7 +68,7 @@ class LearningRateMonitor(Callback):
                 every |= shown
         for logger in trainer.loggers if every and trainer.is_global_zero else ():
             if overrides(logger, "log_metrics", Logger):
-                logger.log_metrics(every | {"epoch": trainer.current_epoch}, trainer.ours.global_step)
+                logger.log_metrics(every, trainer.ours.global_step)
 
     @staticmethod
     def _named(trainer: Any) -> list[tuple[Any, str, str]]:

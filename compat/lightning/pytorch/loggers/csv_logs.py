@@ -15,7 +15,7 @@ class _File(LightningRows, ours.CSVLogger):
     """Ours, whose rows have Lightning's names and steps."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return state_without(self, "run")
+        return state_without(self, "given")
 
     def add(self, folder: str, row: dict[str, float]) -> None:
         """Write a row, outside of a fit too.

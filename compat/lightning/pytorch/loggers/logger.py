@@ -157,29 +157,63 @@ def _full(name: str) -> str:
 
 
 class LightningRows(ours.Logger):
-    """In front of a logger of ours with files: it gets rows with Lightning's names and steps.
+    """In front of a logger: it gets rows with Lightning's names and steps.
+
+    What our loop publishes in parts, the means of an evaluation or a training epoch and then what the hooks
+    of its end log, is one row, as under Lightning.
 
     Attributes:
-        run: The trainer of this package.
+        given: The logger as the user made it.
     """
 
     background = False
     first_step = 0
-    run: Any = None
+    given: Logger
+    _held: dict[str, float] | None = None
+    _status = "success"
 
     def write(self, row: dict[str, float]) -> None:
-        found = lightning_row(self.run, row)
-        if found is not None:
-            super().write(found)  # type: ignore[safe-super]
+        run = self.given._run
+        found = lightning_row(run, row)
+        if found is None:
+            return
+        if self._held is not None and self._held["step"] == found["step"]:
+            found = self._held | found
+            self._held = None
+        self.release()
+        if run.session.is_evaluating or any(name.endswith("_epoch") for name in row):
+            self._held = found
+            run.session.at_the_end.append(self.release)
+        else:
+            self.write_row(found)
+
+    def release(self) -> None:
+        """All parts of the last row are there."""
+        held, self._held = self._held, None
+        if held is not None:
+            self.write_row(held)
+
+    def write_row(self, row: dict[str, float]) -> None:
+        """Write a row that is whole."""
+        super().write(row)  # type: ignore[safe-super]
+
+    def on_exception(self, trainer: Any, error: BaseException) -> None:
+        self._status = "failed"
+
+    def on_teardown(self, trainer: Any, stage: str) -> None:
+        if trainer.is_global_zero:
+            self.release()
+        super().on_teardown(trainer, stage)
+        status, self._status = self._status, "success"
+        if trainer.is_global_zero:
+            self.given.finalize(status)
 
 
-class _Passing(ours.Logger):
+class _Passing(LightningRows):
     """Rows for a logger that users have written."""
 
-    background = False
-
     def __init__(self, given: Logger) -> None:
-        self.given, self._status = given, "success"
+        self.given = given
 
     @property
     def state_key(self) -> str:
@@ -193,19 +227,9 @@ class _Passing(ours.Logger):
             self.given.log_graph(self.given._run.lightning_module)
             self.given.save()
 
-    def write(self, row: dict[str, float]) -> None:
-        found = lightning_row(self.given._run, row)
-        if found is not None:
-            step = int(found.pop("step"))
-            self.given.log_metrics(found, step)
-
-    def on_exception(self, trainer: Any, error: BaseException) -> None:
-        self._status = "failed"
+    def write_row(self, row: dict[str, float]) -> None:
+        self.given.log_metrics({name: row[name] for name in row if name != "step"}, int(row["step"]))
 
     def on_fit_end(self, trainer: Any) -> None:
         if trainer.is_global_zero:
             self.given.save()
-
-    def on_teardown(self, trainer: Any, stage: str) -> None:
-        if trainer.is_global_zero:
-            self.given.finalize(self._status)

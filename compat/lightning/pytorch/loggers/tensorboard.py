@@ -102,8 +102,15 @@ class TensorBoardLogger(FolderLogger):
             self._writer = SummaryWriter(self.log_dir, filename_suffix=".experiment")
         return self._writer
 
-    def close(self) -> None:
-        """Close the writer of ``experiment``."""
+    def log_evaluation(self, metrics: dict[str, float], step: int) -> None:
+        super().log_evaluation(metrics, step)
+        self._close()
+
+    def finalize(self, status: str) -> None:
+        """Write what the writer of ``experiment`` has, and close its file; the next value opens another."""
+        self._close()
+
+    def _close(self) -> None:
         if self._writer is not None:
+            self._writer.flush()
             self._writer.close()
-            self._writer = None

@@ -35,7 +35,7 @@ class FolderLogger(Logger):
         self._hparams: dict[str, Any] = {}
 
     def ours(self, trainer: Any) -> Any:
-        self.made.run = trainer
+        self.made.given = self
         return self.made
 
     @property
@@ -77,7 +77,7 @@ class FolderLogger(Logger):
         """
         self._hparams |= plain_hparams(params)
         if self.made.folder is not None and self._run.is_global_zero:
-            text = yaml.safe_dump(self._hparams, sort_keys=False)
+            text = yaml.safe_dump(self._hparams)
             (self.made.folder / "hparams.yaml").write_text(text, "utf-8")
 
     def begin(self, trainer: Any) -> None:
