@@ -59,6 +59,8 @@ class Checkpoint(Callback):
 
     Attributes:
         best_score: The best monitored value so far; None before the first.
+        best: The checkpoint that has it, a path.
+        latest: The newest one that this callback keeps.
 
     Raises:
         PacelineError: for arguments that are not right.
@@ -117,6 +119,7 @@ class Checkpoint(Callback):
         self.name = name
         self._kept = self._committed = KeptCheckpoints()
         self._cadence: Cadence | None = None
+        self._folder: Path | None = None
         self._improved = False
         self._under_way: Save | None = None
         self._reported: Exception | None = None
@@ -131,11 +134,28 @@ class Checkpoint(Callback):
         """The best monitored value so far; None before the first."""
         return self._kept.best_score
 
+    @property
+    def best(self) -> Path | None:
+        """The checkpoint with the best monitored value, of the last fit; None before the first.
+
+        Where several callbacks monitor values, each has its best one; ``run.best`` is that of the first.
+        """
+        return self._path(self._kept.best)
+
+    @property
+    def latest(self) -> Path | None:
+        """The newest checkpoint that this callback keeps; None before the first."""
+        return self._path(next(reversed(self._kept.saved), None))
+
+    def _path(self, name: str | None) -> Path | None:
+        return None if name is None or self._folder is None else self._folder / name
+
     def on_setup(self, trainer: TrainerView, stage: str) -> None:
         if stage == "fit":  # a new run has its own; a resumed one gets its state back after this
             self._kept = KeptCheckpoints()
 
     def on_fit_start(self, trainer: TrainerView) -> None:
+        self._folder = None if trainer.folder is None else trainer.folder / "checkpoints"
         self._forget_missing(trainer)
         self._cadence = Cadence(self.every, trainer.steps_per_epoch)
         self._cadence.restart(trainer.counters.seconds())

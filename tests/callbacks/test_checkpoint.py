@@ -439,3 +439,14 @@ def test_the_state_of_an_earlier_version_is_read():
 def test_keep_best_without_a_monitor_is_refused():
     with pytest.raises(PacelineError, match="keep_best is given without monitor"):
         Checkpoint(keep_best=2)
+
+
+def test_each_callback_has_paths_of_its_own():
+    first = Checkpoint(monitor="val/score", mode="max", keep=1)
+    other = Checkpoint(monitor="val/score", mode="min", keep=1, name="least")
+    assert first.best is first.latest is None
+    trainer = Trainer(max_epochs=3, callbacks=[first, other], progress=False, loggers=False)
+    run = trainer.fit(Scripted([2.0, 5.0, 1.0]), loader(), loader())
+    assert first.best == run.best
+    assert [first.best.name, other.best.name] == ["step-00000006", "step-00000009"]
+    assert first.latest == other.latest == run.latest
