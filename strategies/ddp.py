@@ -110,7 +110,7 @@ class DDP(Distributed):
         self._seen: FirstStep | None = None
         self._last_micro_batch = True
         self._own: OwnGradients | None = None
-        self._optimizers: list[Optimizer] = []
+        self._optimizers: Sequence[Optimizer] = []
         self._order: list[str] = []
 
     @property
@@ -122,7 +122,8 @@ class DDP(Distributed):
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
         self.prepare_module(module)
         built = build_optimizers()
-        self._own, self._optimizers = None, list(getattr(built, "optimizers", ()))
+        # No copy: a loop that users write may build more of them later.
+        self._own, self._optimizers = None, getattr(built, "optimizers", [])
         if not getattr(module, "automatic_optimization", True):
             self._own = OwnGradients(self, lambda: [parameters_of(one) for one in self._optimizers])
         elif built is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import fabric, other_paths, pytorch
+from .fabric import Fabric
 from .pytorch import (
     Callback,
     LightningDataModule,
@@ -22,6 +23,7 @@ from .translation.refusals import refuse_import
 
 __all__ = [
     "Callback",
+    "Fabric",
     "LightningDataModule",
     "LightningModule",
     "Trainer",
@@ -35,5 +37,4 @@ other_paths.register(__name__)
 
 
 def __getattr__(name: str) -> Any:
-    here = {"Fabric": "paceline.Trainer, or torch alone"}
-    return refuse_import(__name__, name, pytorch.HERE | here)
+    return refuse_import(__name__, name, pytorch.HERE)

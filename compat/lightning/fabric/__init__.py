@@ -1,4 +1,4 @@
-"""What programs import from Lightning's ``fabric``; ``Fabric`` has no counterpart, and says so."""
+"""What programs import from Lightning's ``fabric``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Any
 
 from ..pytorch.trainer import seed_everything
 from ..translation.refusals import refuse_import
+from .fabric import Fabric
+from .wrappers import is_wrapped
 
-__all__ = ["seed_everything"]
+__all__ = ["Fabric", "is_wrapped", "seed_everything"]
 
 
 def __getattr__(name: str) -> Any:

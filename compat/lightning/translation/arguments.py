@@ -158,13 +158,7 @@ def translated(
     Raises:
         PacelineError: for what has no counterpart.
     """
-    ours: dict[str, Any] = {name: given[name] for name in _SAME}
-    ours["strategy"] = strategy_of(given["strategy"])
-    ours["accelerator"] = "gpu" if given["accelerator"] == "cuda" else given["accelerator"]
-    devices = given["devices"]
-    listed = isinstance(devices, str) and "," in devices  # "0," is the first one
-    ours["devices"] = [int(one) for one in devices.split(",") if one] if listed else devices
-    ours["precision"] = _precision(given)
+    ours: dict[str, Any] = {name: given[name] for name in _SAME} | computation(given)
     ours |= {name: given[name] or None for name in ("min_epochs", "min_steps")}
     ours |= limits(given, manual)
     ours |= _clipping(given, manual, own_clipping)
@@ -184,6 +178,32 @@ def translated(
     ours["run_dir"] = Path("lightning_logs") if root is None else Path(root) / "lightning_logs"
     _refuse(given)
     return ours
+
+
+def computation(given: dict[str, Any]) -> dict[str, Any]:
+    """Where and how it computes: ``strategy``, ``accelerator``, ``devices`` and ``precision`` of ours.
+
+    Args:
+        given: These four of Lightning's.
+
+    Raises:
+        PacelineError: for what has no counterpart.
+
+    Example:
+        >>> given = {"strategy": "auto", "accelerator": "cpu", "devices": "0,", "precision": "16-mixed"}
+        >>> computation(given)
+        {'strategy': 'auto', 'accelerator': 'cpu', 'devices': [0], 'precision': 'bf16'}
+    """
+    devices, accelerator = given["devices"], given["accelerator"]
+    if accelerator in ("tpu", "hpu", "ipu"):
+        raise PacelineError(f"accelerator={accelerator!r} is not offered", allowed="auto, cpu, gpu, mps")
+    listed = isinstance(devices, str) and "," in devices  # "0," is the first one
+    return {
+        "strategy": strategy_of(given["strategy"]),
+        "accelerator": "gpu" if accelerator == "cuda" else accelerator,
+        "devices": [int(one) for one in devices.split(",") if one] if listed else devices,
+        "precision": _precision(given),
+    }
 
 
 def limits(given: dict[str, Any], manual: bool = False) -> dict[str, Any]:
@@ -295,8 +315,4 @@ def _refuse(given: dict[str, Any]) -> None:
     if given["model_registry"] is not None:
         raise PacelineError(
             "Trainer(model_registry=...) is not offered", fix="ModelCheckpoint and load_from_checkpoint"
-        )
-    if given["accelerator"] in ("tpu", "hpu", "ipu"):
-        raise PacelineError(
-            f"accelerator={given['accelerator']!r} is not offered", allowed="auto, cpu, gpu, mps"
         )
