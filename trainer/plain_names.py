@@ -8,20 +8,20 @@ from typing import Any
 
 from torch import Tensor, nn
 
-_COMPILED, _RECOMPUTED = "_orig_mod", "_checkpoint_wrapped_module"
+COMPILED, _RECOMPUTED = "_orig_mod", "_checkpoint_wrapped_module"
 """What ``torch.compile(part)`` and torch's ``checkpoint_wrapper(part)`` call the part that they wrap."""
 
 
 def plain_name(name: str) -> str:
     """The name without what wraps a part: ``net._orig_mod.0.weight`` is ``net.0.weight``."""
-    if _COMPILED not in name and _RECOMPUTED not in name:
+    if COMPILED not in name and _RECOMPUTED not in name:
         return name
-    return ".".join(part for part in name.split(".") if part not in (_COMPILED, _RECOMPUTED))
+    return ".".join(part for part in name.split(".") if part not in (COMPILED, _RECOMPUTED))
 
 
 def plain_names_in(text: str) -> str:
     """The text with plain names wherever it has the name of a weight."""
-    return re.sub(rf"\b(?:{_COMPILED}|{_RECOMPUTED})\.", "", text)
+    return re.sub(rf"\b(?:{COMPILED}|{_RECOMPUTED})\.", "", text)
 
 
 class PlainNames(nn.Module):

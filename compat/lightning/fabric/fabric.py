@@ -160,11 +160,11 @@ class Fabric(Checkpoints):
                 fix="leave it out",
             )
         wrapped = FabricModule(module, self._strategy, lambda: self._goes_backward)
-        before = {id(p): name for name, p in module.named_parameters()}
+        before = {id(p): name for name, p in wrapped.named_parameters()}
 
         def build() -> Any:
             for optimizer in optimizers:
-                _follow(optimizer, before, dict(module.named_parameters()))
+                _follow(optimizer, before, dict(wrapped.named_parameters()))
             self._trained.extend(optimizers)
             return SimpleNamespace(optimizers=self._trained)
 
@@ -341,10 +341,12 @@ class Fabric(Checkpoints):
             if enabled:
                 self._strategy.synchronise_gradients(True)
 
-    def autocast(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def autocast(self) -> Iterator[None]:
         """What forwards compute in, for what is outside of them."""
-        context = self._strategy.precision.context(self.device)
-        return nullcontext() if context is None else context()
+        precision = self._strategy.precision
+        with (precision.context(self.device) or nullcontext)(), default_dtype(precision.input_dtype):
+            yield
 
     def init_tensor(self) -> AbstractContextManager[Any]:
         """New tensors inside are on the device, in the precision's dtype."""

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from ....errors import PacelineError
 from ....strategies import Precision, Strategy
 from ....trainer.loops.manual_optimizer import ManualOptimizer
+from ....trainer.plain_names import COMPILED
 from ....trainer.utils.nested import map_tensors
 
 
@@ -35,7 +36,8 @@ class FabricModule(nn.Module):
         super().__init__()
         own: dict[str, Any] = {"_strategy": strategy, "_goes_backward": goes_backward}
         vars(self).update(own, _methods={"training_step", "validation_step", "test_step", "predict_step"})
-        self._modules["_forward_module"] = module
+        vars(self)["_called_one"] = module  # torch.compile gives another one around the user's
+        self._modules["_forward_module"] = getattr(module, COMPILED, module)
         vars(self)["_step"] = None
 
     @property
@@ -105,7 +107,7 @@ class FabricModule(nn.Module):
 
         with default_dtype(self._strategy.precision.input_dtype):
             if name == "forward":
-                return module(*args, **kwargs)
+                return self._called_one(*args, **kwargs)
             kept = {key: value for key, value in vars(module).items() if key == "forward"}
             vars(module)["forward"] = once
             try:

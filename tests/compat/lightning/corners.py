@@ -16,11 +16,13 @@ import os
 import sys
 import tempfile
 import traceback
+import types
 import warnings
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from helpers.arithmetic import made_with
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -1446,6 +1448,261 @@ def data_of_evaluations(at):
     run.test(Tests(), data(), verbose=False)
     run.predict(Tests(), data(8))
     return seen, run.device_ids, run.distributed_sampler_kwargs, run.ckpt_path
+
+
+# -- Fabric ----------------------------------------------------------------------------------------
+
+
+def loop(at, name, **options):
+    """What a program of the folder fabric/ returns, with its import lines changed."""
+    file = Path(__file__).parent / "fabric" / f"{name}.py"
+    source = file.read_text().replace("import lightning as L", f"import {at.package} as L")
+    program = types.ModuleType(f"fabric_{name}")
+    sys.modules[program.__name__] = program
+    exec(compile(source.replace("from lightning.", f"from {at.package}."), file, "exec"), vars(program))
+    return program.main(**options)
+
+
+def fabric_of_a_gan(at):
+    return loop(at, "gan")
+
+
+def fabric_of_a_resumed_run(at):
+    return loop(at, "resume"), loop(at, "resume", precision="bf16-mixed")
+
+
+def fabric_of_a_gpt(at):
+    found = loop(at, "gpt")
+    with open("out/gpt/version_0/metrics.csv") as file:
+        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    return found, rows
+
+
+def fabric_of_meta_learning(at):
+    return loop(at, "maml")
+
+
+def small_fit(at, model=None, **options):
+    """Two epochs of a small net: its losses, norms and weights."""
+    torch.manual_seed(4)
+    fabric = at.L.Fabric(**{"accelerator": "cpu", "devices": 1} | options)
+    model = model or nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+    model, optimizer = fabric.setup(model, torch.optim.Adam(model.parameters(), lr=0.02))
+    found = []
+    for inputs, targets in [*fabric.setup_dataloaders(data(22))] * 2:
+        with fabric.autocast():
+            loss = nn.functional.mse_loss(model(inputs), targets)
+        fabric.backward(loss)
+        norm = fabric.clip_gradients(model, optimizer, max_norm=0.5, error_if_nonfinite=False)
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append((float(loss), repr(float(norm)), str(loss.dtype)))
+    return found, [p.tolist() for p in model.parameters()], str(next(model.parameters()).dtype)
+
+
+def fabric_precisions(at):
+    names = (None, 32, "bf16-mixed", "16-mixed", "bf16-true", "64-true")
+    return [small_fit(at, precision=name) for name in names]
+
+
+def fabric_loss_scale(at):
+    if at.package == "lightning":
+        plugins = import_module(at.package + ".fabric.plugins")
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30, growth_interval=2)
+        options = {"plugins": plugins.MixedPrecision("16-mixed", "cpu", scaler)}
+    else:
+        strategies = import_module("paceline.strategies")
+        options = {"precision": strategies.AutocastFP16(2.0**30, growth_interval=2)}
+    return small_fit(at, **options)
+
+
+def fabric_clipping_by_value(at):
+    fabric = at.L.Fabric(accelerator="cpu", devices=1)
+    model = nn.Linear(3, 1)
+    model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    fabric.backward(model(torch.ones(2, 3)).sum(), retain_graph=True)
+    found = fabric.clip_gradients(model, optimizer, clip_val=0.5)
+    return found, [p.grad.tolist() for p in model.parameters()]
+
+
+def fabric_closure(at):
+    fabric = at.L.Fabric(accelerator="cpu", devices=1)
+    model, inputs = nn.Linear(3, 1), torch.ones(2, 3)
+    model, optimizer = fabric.setup(model, torch.optim.LBFGS(model.parameters(), lr=0.1))
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(inputs) - 1).square().mean()
+        fabric.backward(loss)
+        return loss
+
+    return [float(optimizer.step(closure)) for _ in range(3)], model.weight.tolist()
+
+
+def fabric_values_of_one_rank(at):
+    fabric = at.L.Fabric(accelerator="cpu", devices=1)
+    values = {"a": 1, "b": [2.5, torch.ones(2)], "c": (True,), "d": np.arange(2.0)}
+    mapped = [fabric.all_gather(values), fabric.all_reduce(values), fabric.all_reduce(3.0, reduce_op="sum")]
+    place = fabric.global_rank, fabric.local_rank, fabric.node_rank, fabric.world_size
+    fabric.barrier("here")
+    with fabric.rank_zero_first(), fabric.rank_zero_first(local=True):
+        found = fabric.broadcast({"a": [1]}, src=0)
+    device = str(fabric.to_device([torch.ones(1)])[0].device), str(fabric.device)
+    first = fabric.is_global_zero, str(fabric.strategy.root_device), fabric.launch(lambda fabric, x: x, 7)
+    return repr(mapped), place, found, device, first
+
+
+def fabric_callbacks_and_loggers(at):
+    class Notes:
+        def on_epoch_end(self, results):
+            found.append(results)
+
+        def on_after_setup(self, fabric, module):
+            found.append(type(fabric).__name__)
+
+        def on_after_optimizer_step(self, strategy, optimizer):
+            found.append(type(optimizer).__name__)
+
+    class Keeps:
+        def log_metrics(self, metrics, step=None):
+            found.append((dict(metrics), step))
+
+        def on_epoch_end(self, **given):
+            found.append(sorted(given))
+
+    found, loggers = [], import_module(at.package + ".fabric.loggers")
+    csv_logger = loggers.CSVLogger(root_dir="logs", name="run", flush_logs_every_n_steps=1)
+    keeps = Keeps()
+    fabric = at.L.Fabric(
+        accelerator="cpu", devices=1, callbacks=[Notes(), keeps], loggers=[keeps, csv_logger]
+    )
+    model = nn.Linear(1, 1)
+    model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    fabric.backward(model(torch.ones(1, 1)).sum())
+    optimizer.step()
+    fabric.call("on_epoch_end", results=3, more=4)
+    fabric.call("on_nothing")
+    fabric.log("loss", torch.tensor(0.5))
+    fabric.log_dict({"a": 1.0, "b": 2}, step=7)
+    fabric.print("printed")
+    with open("logs/run/version_0/metrics.csv") as file:
+        rows = [{n: v for n, v in row.items() if v} for row in csv.DictReader(file)]
+    numbers = [{n: float(v) for n, v in row.items()} for row in rows]
+    return found, numbers, fabric.logger is keeps, len(fabric.loggers)
+
+
+def fabric_wrapped_objects(at):
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer, self.calls = nn.Linear(2, 2), 0
+
+        def forward(self, inputs):
+            self.calls += 1
+            return self.layer(inputs)
+
+        def encode(self, inputs, scale=1.0):
+            return self(inputs) * scale
+
+    wrappers = import_module(at.package + ".fabric")
+    fabric, plain_one = at.L.Fabric(accelerator="cpu", devices=1), Encoder()
+    module = fabric.setup_module(plain_one)
+    optimizer = fabric.setup_optimizers(torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9))
+    module.mark_forward_method("encode")
+    inputs = torch.ones(1, 2)
+    same = torch.equal(module.encode(inputs, scale=2.0), module(inputs) * 2)
+    module.note, module.calls = "kept", 5
+    module.eval()
+    modes = module.training, plain_one.training, plain_one.layer.training
+    fabric.backward(module(inputs).sum())
+    optimizer.step()
+    state = [*module.state_dict()], sorted(optimizer.state_dict()["param_groups"][0].items(), key=str)
+    kinds = isinstance(optimizer, torch.optim.SGD), isinstance(optimizer.optimizer, torch.optim.SGD)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    scheduler.step()
+    rates = (
+        scheduler.get_last_lr(),
+        optimizer.param_groups[0]["lr"],
+        optimizer.optimizer.param_groups[0]["lr"],
+    )
+    wrapped = wrappers.is_wrapped(module), wrappers.is_wrapped(optimizer), wrappers.is_wrapped(plain_one)
+    names = plain_one.note, plain_one.calls, module.calls, module.module is plain_one
+    return same, names, modes, repr(state), kinds, rates, wrapped, module.layer.weight.tolist()
+
+
+def fabric_files(at):
+    fabric, model = at.L.Fabric(accelerator="cpu", devices=1), nn.Linear(2, 1)
+    model, optimizer = fabric.setup(model, torch.optim.Adam(model.parameters()))
+    fabric.backward(model(torch.ones(1, 2)).sum())
+    optimizer.step()
+    state = {"model": model, "optimizer": optimizer, "step": 3, "more": {"names": ["a"]}}
+    fabric.save("folder/state.ckpt", state, filter={"model": lambda name, value: name != "bias"})
+    saved = torch.load("folder/state.ckpt", weights_only=True)
+    weight = model.weight.tolist()
+    torch.save({"weight": torch.zeros(1, 2), "bias": torch.ones(1)}, "raw.pt")
+    fabric.load_raw("raw.pt", model)
+    raw = [p.tolist() for p in model.parameters()]
+    loaded = {"model": model, "step": 0}
+    rest = fabric.load("folder/state.ckpt", loaded, strict=False)
+    found = loaded["step"], sorted(rest), rest["more"], model.weight.tolist() == weight
+    everything = sorted(fabric.load("folder/state.ckpt"))
+    return repr(saved), raw, found, loaded["model"] is model, everything
+
+
+def fabric_places_and_dtypes(at):
+    found = []
+    for precision in ("32-true", "bf16-true", "64-true"):
+        fabric = at.L.Fabric(accelerator="cpu", devices=1, precision=precision)
+        with fabric.init_module(), fabric.init_tensor():
+            made = nn.Linear(1, 1).weight, torch.ones(1)
+        model = fabric.setup(nn.Linear(1, 1))
+        found.append([str(one.dtype) for one in (*made, model.weight, model(torch.ones(1, 1)))])
+    return found, str(torch.get_default_dtype())
+
+
+def fabric_that_runs(at):
+    class Mine(at.L.Fabric):
+        def run(self, lr, steps=2):
+            model = nn.Linear(1, 1)
+            model, optimizer = self.setup(model, torch.optim.SGD(model.parameters(), lr=lr))
+            for _ in range(steps):
+                self.backward(model(torch.ones(1, 1)).sum())
+                optimizer.step()
+            return model.weight.tolist()
+
+    return Mine(accelerator="cpu", devices=1).run(0.5, steps=3)
+
+
+def fabric_refuses(at):
+    def refused(function):
+        try:
+            function()
+        except (ValueError, TypeError, RuntimeError):
+            return True
+        return False
+
+    fabric, model = at.L.Fabric(accelerator="cpu", devices=1), nn.Linear(1, 1)
+    wrapped, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    loader = fabric.setup_dataloaders(data(8))
+    fabric.backward(wrapped(torch.full((1, 1), torch.inf)).sum())
+    calls = (
+        lambda: fabric.setup(wrapped),
+        lambda: fabric.setup_module(wrapped),
+        lambda: fabric.setup_optimizers(optimizer),
+        lambda: fabric.setup_optimizers(),
+        lambda: fabric.setup_dataloaders(loader),
+        lambda: fabric.setup_dataloaders([1]),
+        lambda: fabric.clip_gradients(wrapped, optimizer),
+        lambda: fabric.clip_gradients(wrapped, optimizer, clip_val=1.0, max_norm=1.0),
+        lambda: fabric.clip_gradients(wrapped, optimizer, max_norm=1.0),
+        lambda: fabric.no_backward_sync(model).__enter__(),
+        lambda: fabric.launch(lambda: None),
+        lambda: fabric.save("a.ckpt", {}, filter={"model": callable}),
+        lambda: at.L.Fabric(accelerator="nothing"),
+        lambda: at.L.Fabric(precision="17-mixed"),
+    )
+    return [refused(call) for call in calls]
 
 
 CASES = [

@@ -141,9 +141,8 @@ def test_what_shows_at_the_fit(module, options, message):
 @pytest.mark.parametrize(
     ("module", "name", "message"),
     [
-        ("", "Fabric", "use paceline.Trainer"),
         (".pytorch.tuner", "Tuner", "find_learning_rate"),
-        (".fabric", "Fabric", "paceline.Trainer"),
+        (".fabric", "Callback", "paceline.Trainer"),
         (".pytorch.accelerators", "XLAAccelerator", "no TPU"),
         (".pytorch.plugins", "TransformerEnginePrecision", "bf16-mixed"),
         (".pytorch.plugins.environments", "XLAEnvironment", "no TPU"),

@@ -11,7 +11,7 @@ LATENT = 4
 class Generator(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(LATENT, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 6))
+        self.layers = nn.Sequential(nn.Linear(LATENT, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 6))
 
     def forward(self, noise):
         return torch.tanh(self.layers(noise))

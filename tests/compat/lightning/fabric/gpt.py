@@ -1,4 +1,4 @@
-"""Pretraining of a small GPT, in the form of litgpt's: meta data in a state, warm-up, iterations counted."""
+"""Pretraining of a small GPT, in the form of litgpt's: a state, warm-up, iterations counted."""
 
 import math
 from dataclasses import dataclass

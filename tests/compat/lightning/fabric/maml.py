@@ -1,4 +1,4 @@
-"""Meta-learning: an inner loop of functional steps, gradients of gradients, the outer one through Fabric."""
+"""Meta-learning: gradients of gradients inside, the outer backward through Fabric."""
 
 import lightning as L
 import torch

@@ -13,7 +13,7 @@ ACCUMULATE, EPOCHS = 2, 2
 class Classifier(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(3, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+        self.layers = nn.Sequential(nn.Linear(3, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 2))
 
     def forward(self, inputs):
         return self.layers(inputs)
@@ -73,10 +73,11 @@ def train(fabric, path, stop_at=None):
 def main(**options):
     fabric = L.Fabric(accelerator="cpu", **{"devices": 1} | options)
     fabric.launch()
+    path = f"parts-{options.get('precision')}.ckpt"
     whole = train(fabric, "whole.ckpt")
-    first, _ = train(fabric, "parts.ckpt", stop_at=6)
-    resumed = train(fabric, "parts.ckpt")
-    saved = torch.load("parts.ckpt", weights_only=True)
+    first, _ = train(fabric, path, stop_at=6)
+    resumed = train(fabric, path)
+    saved = torch.load(path, weights_only=True)
     assert [first + resumed[0], resumed[1]] == [*whole]
     kept = {name: value.tolist() for name, value in saved["model"].items()}
     return whole, sorted(saved), saved["epoch"], saved["batch"], kept, saved["optimizer"]["param_groups"]
