@@ -65,7 +65,7 @@ class Checkpoints(Shared):
         Raises:
             PacelineError: for a file that is missing, holds other objects, or lacks keys.
         """
-        found = _read(Path(path), weights_only is not False)
+        found: dict[str, Any] = _read(Path(path), weights_only is not False)
         missing = [key for key in state or () if key not in found]
         if missing and strict:
             raise PacelineError(

@@ -77,7 +77,8 @@ class FabricDataLoader:
         self._position = 0
 
     def _as_it_is(self) -> Iterator[Any]:
-        for owner in (self._dataloader.sampler, self._dataloader.batch_sampler, self._dataloader.dataset):
+        loader: Any = self._dataloader
+        for owner in (loader.sampler, loader.batch_sampler, loader.dataset):
             if callable(getattr(owner, "set_epoch", None)):
                 owner.set_epoch(self._epoch)
         for batch in self._dataloader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MethodType
@@ -34,11 +35,11 @@ class FabricModule(nn.Module):
 
     def __init__(self, module: nn.Module, strategy: Strategy, goes_backward: Callable[[], bool]) -> None:
         super().__init__()
-        own: dict[str, Any] = {"_strategy": strategy, "_goes_backward": goes_backward}
-        vars(self).update(own, _methods={"training_step", "validation_step", "test_step", "predict_step"})
-        vars(self)["_called_one"] = module  # torch.compile gives another one around the user's
-        self._modules["_forward_module"] = getattr(module, COMPILED, module)
-        vars(self)["_step"] = None
+        self._strategy, self._goes_backward = strategy, goes_backward
+        self._methods = {"training_step", "validation_step", "test_step", "predict_step"}
+        self._call = lambda *args, **kwargs: module(*args, **kwargs)  # of torch.compile, where it is
+        self._forward_module = getattr(module, COMPILED, module)
+        self._step: Callable[..., Any] | None = None
 
     @property
     def module(self) -> nn.Module:
@@ -48,7 +49,7 @@ class FabricModule(nn.Module):
 
     def _begin(self) -> None:
         """The strategy has set this object up."""
-        vars(self)["_step"] = self._strategy.step_function(self, "_run")
+        self._step = self._strategy.step_function(self, "_run")
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The user's forward: inputs and outputs have the dtypes that Lightning gives them."""
@@ -76,6 +77,7 @@ class FabricModule(nn.Module):
         converts = precision.compute_dtype != torch.float32
         if converts:
             args, kwargs = cast_floats((args, kwargs), precision.input_dtype or torch.get_default_dtype())
+        assert self._step is not None
         output = self._step(name, args, kwargs)
         if converts:
             output = cast_floats(output, torch.get_default_dtype())
@@ -107,7 +109,7 @@ class FabricModule(nn.Module):
 
         with default_dtype(self._strategy.precision.input_dtype):
             if name == "forward":
-                return self._called_one(*args, **kwargs)
+                return self._call(*args, **kwargs)
             kept = {key: value for key, value in vars(module).items() if key == "forward"}
             vars(module)["forward"] = once
             try:
@@ -120,7 +122,7 @@ class FabricModule(nn.Module):
 
     def __getattr__(self, name: str) -> Any:
         module = self._modules["_forward_module"]
-        if name in vars(self)["_methods"] and hasattr(module, name):
+        if name in vars(self).get("_methods", ()) and hasattr(module, name):
             return lambda *args, **kwargs: self._called(name, args, kwargs)
         return module if name in ("_forward_module", "_original_module") else getattr(module, name)
 
@@ -129,6 +131,18 @@ class FabricModule(nn.Module):
             super().__setattr__(name, value)
         else:
             setattr(self.module, name, value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FabricModule:
+        """Another one around a copy of the user's module, for averages of weights."""
+        if self._strategy.skips_by_itself:
+            raise PacelineError(
+                f"strategy {self._strategy.name!r} computes with the one module of its engine",
+                fix="copy the module before fabric.setup",
+            )
+        copied = FabricModule(copy.deepcopy(self.module, memo), self._strategy, self._goes_backward)
+        copied._methods |= self._methods
+        copied._begin()
+        return copied
 
     def train(self, mode: bool = True) -> FabricModule:
         """As ``nn.Module.train``; between training and evaluation ranks get rank 0's buffers.
@@ -172,7 +186,8 @@ class FabricOptimizer(ManualOptimizer):
         module: FabricModule | None,
     ) -> None:
         super().__init__(optimizer, strategy)
-        self._callbacks, self._is_unscaled, self.module = callbacks, False, module
+        self._callbacks, self._is_unscaled = callbacks, False
+        self.module: Any = module
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:

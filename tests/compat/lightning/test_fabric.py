@@ -1,5 +1,6 @@
 """Loops written for Fabric: what they give on two ranks, and what this package adds or refuses."""
 
+import copy
 import itertools
 import json
 import subprocess
@@ -81,13 +82,13 @@ def test_launch_starts_the_ranks_of_a_loop(tmp_path):
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("name", ["gan", "resume"])
+@pytest.mark.parametrize("name", ["gan", pytest.param("resume", marks=pytest.mark.soak)])
 def test_two_ranks_are_as_under_lightning(tmp_path, name):
     pytest.importorskip("lightning")
     out = tmp_path / "theirs.json"
     command = [sys.executable, str(SCRIPT), "lightning", str(out), name, "ddp", "2"]
     subprocess.run(
-        command, cwd=tmp_path, env=clean_environment(), check=True, timeout=120, capture_output=True
+        command, cwd=tmp_path, env=clean_environment(), check=True, timeout=240, capture_output=True
     )
     (tmp_path / "ours").mkdir()
     ours = on_ranks(tmp_path / "ours", name, "ddp", 2)
@@ -221,6 +222,17 @@ def test_a_marked_method_computes_as_forward_does():
     assert module.encode(torch.ones(1, 2)) == torch.bfloat16
     assert "forward" not in vars(module.module)
     assert not hasattr(module, "training_step")
+
+
+def test_a_copy_computes_with_its_own_weights():
+    fabric = Fabric(accelerator="cpu", devices=1)
+    module, optimizer = a_module(fabric)
+    average, inputs = copy.deepcopy(module), torch.ones(1, 2)
+    before = module(inputs)
+    fabric.backward(before.sum())
+    optimizer.step()
+    assert torch.equal(average(inputs), before)
+    assert not torch.equal(module(inputs), before)
 
 
 def test_a_compiled_module_has_the_names_of_the_users():
