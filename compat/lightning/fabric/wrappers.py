@@ -37,7 +37,8 @@ class FabricModule(nn.Module):
         super().__init__()
         self._strategy, self._goes_backward = strategy, goes_backward
         self._methods = {"training_step", "validation_step", "test_step", "predict_step"}
-        self._call = lambda *args, **kwargs: module(*args, **kwargs)  # of torch.compile, where it is
+        # A lambda, for what torch.compile returned is no submodule here.
+        self._call: Callable[..., Any] = lambda *args, **kwargs: module(*args, **kwargs)
         self._forward_module = getattr(module, COMPILED, module)
         self._step: Callable[..., Any] | None = None
 
@@ -64,8 +65,8 @@ class FabricModule(nn.Module):
         Raises:
             PacelineError: for what is no other method of the module.
         """
-        name = getattr(method, "__name__", method)
-        if name == "forward" or not isinstance(getattr(self.module, str(name), None), MethodType):
+        name = str(getattr(method, "__name__", method))
+        if name == "forward" or not isinstance(getattr(self.module, name, None), MethodType):
             raise PacelineError(
                 f"mark_forward_method takes a method of {type(self.module).__name__} beside forward",
                 got=repr(name),
