@@ -1281,6 +1281,27 @@ def early_stopping_on_what_a_sanity_check_does_not_log(at):
     return run.current_epoch
 
 
+def summaries_of_a_subclass(at):
+    class Own(at.callbacks.RichModelSummary):
+        @staticmethod
+        def summarize(summary_data, total_parameters, trainable_parameters, model_size, modes, **more):
+            found.append([summary_data, total_parameters, trainable_parameters, model_size, modes, more])
+
+    class Deep(at.Net):
+        def __init__(self):
+            super().__init__()
+            self.more = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Dropout(), nn.Linear(30, 50)))
+            self.more[0].requires_grad_(False).eval()
+            self.own = nn.Parameter(torch.zeros(7))
+
+    found = []
+    for depth in (1, 2, -1, 0):
+        summary = Own(depth, header_style="bold")
+        run = at.trainer(max_epochs=1, callbacks=[summary], enable_model_summary=True)
+        run.fit(Deep(), data(8))
+    return found
+
+
 def private_names_that_libraries_use(at):
     pl = import_module(at.package + ".pytorch")
     modules = "callbacks.progress.tqdm_progress.Tqdm callbacks.progress.rich_progress.RichProgressBar "
