@@ -11,8 +11,6 @@ _WAYS = {
     "Precision": "a Precision of paceline.strategies in Trainer(precision=...)",
     "ClusterEnvironment": "the variables that torchrun sets: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR",
 }
-_WITHOUT_EFFECT = ("CheckpointIO", "TorchCheckpointIO", "AsyncCheckpointIO")
-"""Those whose subclasses are accepted: checkpoints are written here whatever they do."""
 
 
 class Plugin:
@@ -21,6 +19,11 @@ class Plugin:
     def as_arguments(self) -> dict[str, Any]:
         """The arguments of ``Trainer`` that it stands for."""
         return {}
+
+
+def writes_checkpoints(plugin: Any) -> bool:
+    """Whether it is a ``CheckpointIO``, ours or Lightning's: checkpoints are written without it."""
+    return any(base.__name__ == "CheckpointIO" for base in type(plugin).__mro__)
 
 
 def arguments_of(given: Any) -> dict[str, Any]:
@@ -41,8 +44,10 @@ def arguments_of(given: Any) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {}
     for one in given if isinstance(given, Sequence) and not isinstance(given, str) else [given]:
+        if writes_checkpoints(one):
+            continue
         written = [base for base in type(one).__mro__ if base.__module__.startswith(__package__)]
-        if written and (written[0] is type(one) or written[0].__name__ in _WITHOUT_EFFECT):
+        if written and written[0] is type(one):
             found |= one.as_arguments()
             continue
         kinds = [base.__name__ for base in written if base.__name__ in _WAYS]

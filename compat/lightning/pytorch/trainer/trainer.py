@@ -29,7 +29,7 @@ from ..accelerators import Accelerator, name_of
 from ..callbacks import Callback, ModelCheckpoint
 from ..core import LightningDataModule, LightningModule
 from ..loggers import Logger, TensorBoardLogger
-from ..plugins.plugin import Plugin, arguments_of
+from ..plugins.plugin import Plugin, arguments_of, writes_checkpoints
 from ..profilers import Profiler, profiler_of
 from .evaluations import Evaluations
 from .given import as_datamodule, as_list, check_kinds, make_room, training_data
@@ -158,6 +158,9 @@ class Trainer(Evaluations):
         usual = logger in (None, True) and not barebones
         loggers = [TensorBoardLogger()] if usual else as_list(logger or None)
         self._set_up(given | arguments.quick_run(given), as_list(callbacks), loggers, profiled)
+        for one in filter(writes_checkpoints, as_list(plugins)):
+            if not type(one).__module__.startswith(Plugin.__module__.rpartition(".")[0]):
+                self.explain(f"plugins: checkpoints are written by paceline, not by {type(one).__name__}")
         if benchmark is not None:
             torch.backends.cudnn.benchmark = bool(benchmark)
 
