@@ -43,8 +43,8 @@ __all__ = [
 ]
 
 _HERE = {
-    "BatchSizeFinder": "find_batch_size of paceline.tools",
-    "LearningRateFinder": "find_learning_rate of paceline.tools",
+    "BatchSizeFinder": "Tuner(trainer).scale_batch_size(module)",
+    "LearningRateFinder": "Tuner(trainer).lr_find(module)",
     "ModelPruning": "torch.nn.utils.prune in a Callback",
     "OnExceptionCheckpoint": "ModelCheckpoint(save_on_exception=True)",
     "SpikeDetection": "paceline.callbacks.LossSpikes",

@@ -35,7 +35,8 @@ class ModelSummary(Callback):
     @property
     def _is_own(self) -> bool:
         return any(
-            getattr(type(self), name) is not getattr(ModelSummary, name) for name in ("summarize", "_summary")
+            getattr(type(self), name) is not getattr(ModelSummary, name)
+            for name in ("summarize", "_summary")
         )
 
     def ours(self, trainer: Any) -> list[Any]:

@@ -13,7 +13,7 @@ _NEVER_CALLED = {
     "_save_monitor_checkpoint _save_none_monitor_checkpoint _should_skip_saving_checkpoint "
     "_should_save_on_train_epoch_end _get_metric_interpolated_filepath_name _should_remove_checkpoint",
     "ProgressBar": "init_train_tqdm init_validation_tqdm init_test_tqdm init_sanity_tqdm "
-    "init_predict_tqdm configure_columns enable disable print",
+    "init_predict_tqdm configure_columns",
     "GradientAccumulationScheduler": "get_accumulate_grad_batches going_to_accumulate_grad_batches",
     "LearningRateMonitor": "_extract_stats _add_prefix _add_suffix",
     "DeviceStatsMonitor": "_get_and_log_device_stats",

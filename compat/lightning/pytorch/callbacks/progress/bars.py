@@ -24,6 +24,40 @@ class ProgressBar(Callback):
     """What both have in common: ``isinstance(callback, ProgressBar)``."""
 
     refresh_rate: int
+    _enabled = True
+
+    @property
+    def trainer(self) -> Any:
+        """The trainer that shows it.
+
+        Raises:
+            RuntimeError: before one does.
+        """
+        if self._paceline_session is None:
+            raise RuntimeError(f"{type(self).__name__} is not attached to a `Trainer`.")
+        return self._paceline_session.trainer
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether a subclass that draws is to draw; ours is drawn where ``refresh_rate`` says so."""
+        return bool(self._enabled and self.refresh_rate)
+
+    @property
+    def is_disabled(self) -> bool:
+        """The contrary."""
+        return not self.is_enabled
+
+    def enable(self) -> None:
+        """Let ``is_enabled`` be true."""
+        self._enabled = True
+
+    def disable(self) -> None:
+        """Let it be false."""
+        self._enabled = False
+
+    def print(self, *values: Any, **options: Any) -> None:
+        """A line beside the bar."""
+        self.trainer.print(*values)
 
     def get_metrics(self, trainer: Any, pl_module: Any) -> dict[str, Any]:
         """The values on the bar: override it to show others."""
@@ -52,7 +86,7 @@ class TQDMProgressBar(ProgressBar):
     """
 
     def __init__(self, refresh_rate: int = 1, process_position: int = 0, leave: bool = False) -> None:
-        self.refresh_rate = refresh_rate
+        self.refresh_rate, self.process_position = refresh_rate, process_position
 
 
 class RichProgressBar(ProgressBar):
