@@ -1,11 +1,311 @@
-"""Lightning's ``tuner`` has no counterpart: importing from here says what to use."""
+"""``Tuner``: searches for a learning rate and a batch size, each by a trial fit of a copy of the module."""
 
 from __future__ import annotations
 
+import copy
+import tempfile
 from typing import Any
 
-from ..translation.refusals import refuse_import
+import torch
+from torch.utils.data import DataLoader
+
+from ....errors import PacelineError
+from .callbacks import Callback
+from .trainer import Trainer
+from .trainer.given import as_datamodule
+from .utilities.memory import is_oom_error
+
+_KEPT = 0.98  # of the average of losses, in each step
+_QUIET = {
+    "max_time": None,
+    "min_epochs": None,
+    "min_steps": None,
+    "limit_val_batches": 0,
+    "num_sanity_val_steps": 0,
+    "val_check_interval": None,
+    "check_val_every_n_epoch": 1,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "logger": False,
+}
 
 
-def __getattr__(name: str) -> Any:
-    return refuse_import(__name__, name, {name: "find_learning_rate and find_batch_size of paceline.tools"})
+class _LRFinder:
+    """What ``lr_find`` found.
+
+    Attributes:
+        mode: How the rate rose: ``"exponential"`` or ``"linear"``.
+        lr_min: The first rate.
+        lr_max: The last one.
+        num_training: Steps at most.
+        results: ``"lr"``: the rate of each step, ``"loss"``: the average loss up to it.
+    """
+
+    def __init__(self, mode: str, lr_min: float, lr_max: float, num_training: int) -> None:
+        self.mode, self.lr_min, self.lr_max, self.num_training = mode, lr_min, lr_max, num_training
+        self.results: dict[str, list[float]] = {}
+        self._optimal_idx: int | None = None
+
+    def rate(self, step: int) -> float:
+        """The rate of a step, from 0."""
+        low, high, part = self.lr_min, self.lr_max, (step + 1) / self.num_training
+        if not step:
+            return low
+        return low * (high / low) ** part if self.mode == "exponential" else low + part * (high - low)
+
+    def suggestion(self, skip_begin: int = 10, skip_end: int = 1) -> float | None:
+        """The rate at which the loss falls fastest; None with fewer than two losses to compare.
+
+        Args:
+            skip_begin: Steps at the beginning that do not count.
+            skip_end: Steps at the end that do not count.
+        """
+        given = zip(self.results["lr"], self.results["loss"], strict=True)
+        steps = list(enumerate(given))[skip_begin:-skip_end]
+        steps = [(index, pair) for index, pair in steps if torch.isfinite(torch.tensor(pair[1]))]
+        self._optimal_idx = None
+        if len(steps) < 2:
+            return None
+        rates, losses = (torch.tensor([pair[part] for _, pair in steps]) for part in (0, 1))
+        steepest = int(torch.gradient(losses, spacing=[rates])[0].argmin())
+        self._optimal_idx = steps[steepest][0]
+        return self.results["lr"][self._optimal_idx]
+
+    def plot(self, suggest: bool = False, show: bool = False, ax: Any = None) -> Any:
+        """A figure of matplotlib, of the loss over the rate.
+
+        Args:
+            suggest: Mark the suggestion.
+            show: Show it too.
+            ax: Axes to draw into; new ones unless given.
+        """
+        import matplotlib.pyplot as plt
+
+        ax = plt.subplots()[1] if ax is None else ax
+        ax.plot(self.results["lr"], self.results["loss"])
+        if self.mode == "exponential":
+            ax.set_xscale("log")
+        ax.set_xlabel("Learning rate")
+        ax.set_ylabel("Loss")
+        if suggest and self.suggestion() is not None:
+            at = self._optimal_idx
+            ax.plot(self.results["lr"][at], self.results["loss"][at], "o", color="red")
+        if show:
+            plt.show()
+        return ax.figure
+
+
+class _Sweep(Callback):
+    """Sets the rate of each step, notes the losses, and ends the trial where they rise too high."""
+
+    def __init__(self, search: _LRFinder, most: float | None) -> None:
+        self.search, self.most = search, most
+        self.average = self.best = 0.0
+        self.rates: list[float] = []
+        self.losses: list[float] = []
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        rate = self.search.rate(trainer.global_step)
+        for group in trainer.optimizers[0].param_groups:
+            group["lr"] = rate
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            self.rates.append(rate)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        if not outputs:
+            self.losses.append(float("nan"))
+            return
+        step, loss = trainer.global_step, float(outputs["loss"])
+        self.average = _KEPT * self.average + (1 - _KEPT) * loss
+        smoothed = self.average / (1 - _KEPT ** (step + 1))
+        if self.most is not None and step > 1 and smoothed > self.most * self.best:
+            trainer.should_stop = True
+        self.best = smoothed if step == 1 else min(self.best, smoothed)
+        self.losses.append(smoothed)
+
+
+class Tuner:
+    """Searches before a fit; the trainer and the module stay as they are, but for what is found.
+
+    Args:
+        trainer: Its settings are those of the trials.
+
+    Example:
+        >>> import paceline.compat.lightning as L
+        >>> from paceline.compat.lightning.pytorch.tuner import Tuner
+        >>> tuner = Tuner(L.Trainer(max_epochs=2))
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def lr_find(
+        self,
+        model: Any,
+        train_dataloaders: Any = None,
+        val_dataloaders: Any = None,
+        dataloaders: Any = None,
+        datamodule: Any = None,
+        method: str = "fit",
+        min_lr: float = 1e-8,
+        max_lr: float = 1,
+        num_training: int = 100,
+        mode: str = "exponential",
+        early_stop_threshold: float | None = 4.0,
+        update_attr: bool = True,
+        attr_name: str = "",
+    ) -> _LRFinder | None:
+        """Train a copy of the module while the learning rate rises.
+
+        Args:
+            model: The module.
+            train_dataloaders: As ``fit`` takes them.
+            val_dataloaders: Accepted: trials do not validate.
+            dataloaders: Accepted.
+            datamodule: As ``fit`` takes it.
+            method: ``"fit"``.
+            min_lr: The rate of the first step.
+            max_lr: That of the last.
+            num_training: Steps.
+            mode: ``"exponential"`` or ``"linear"``.
+            early_stop_threshold: End where the average loss is so many times the lowest; None does not.
+            update_attr: Set the module's rate to the suggestion.
+            attr_name: The attribute or hyperparameter; ``lr`` or ``learning_rate`` unless given.
+
+        Returns:
+            The search; None under ``fast_dev_run``.
+
+        Raises:
+            PacelineError: where the module has no such attribute, and for another method.
+        """
+        if method != "fit":
+            raise PacelineError("lr_find searches in a fit alone", got=f"method={method!r}")
+        if self._trainer.fast_dev_run:
+            return None
+        name = (
+            _attribute(model, [attr_name] if attr_name else ["lr", "learning_rate"]) if update_attr else ""
+        )
+        search = _LRFinder(mode, min_lr, max_lr, num_training)
+        sweep = _Sweep(search, early_stop_threshold)
+        self._try(copy.deepcopy(model), train_dataloaders, datamodule, num_training, sweep)
+        count = min(len(sweep.rates), len(sweep.losses))
+        search.results = {"lr": sweep.rates[:count], "loss": sweep.losses[:count]}
+        found = search.suggestion() if update_attr else None
+        if found is not None:
+            _set(model, name, found)
+        return search
+
+    def scale_batch_size(
+        self,
+        model: Any,
+        train_dataloaders: Any = None,
+        val_dataloaders: Any = None,
+        dataloaders: Any = None,
+        datamodule: Any = None,
+        method: str = "fit",
+        mode: str = "power",
+        steps_per_trial: int = 3,
+        init_val: int = 2,
+        max_trials: int = 25,
+        batch_arg_name: str = "batch_size",
+        margin: float = 0.05,
+        max_val: int = 8192,
+    ) -> int | None:
+        """Train copies of the module on larger and larger batches, and keep the largest size that fits.
+
+        Args:
+            model: The module.
+            train_dataloaders: A ``DataLoader``; without one the module or the data module makes it, by the
+                size in ``batch_arg_name``.
+            val_dataloaders: Accepted: trials do not validate.
+            dataloaders: Accepted.
+            datamodule: As ``fit`` takes it.
+            method: ``"fit"``.
+            mode: ``"power"`` doubles the size; ``"binsearch"`` searches between the last two then.
+            steps_per_trial: Steps of each trial.
+            init_val: The first size.
+            max_trials: Trials at most.
+            batch_arg_name: The attribute, or hyperparameter, of module or data module, which is set.
+            margin: By which part ``"binsearch"`` makes the result smaller.
+            max_val: The largest size.
+
+        Returns:
+            The size; None under ``fast_dev_run``.
+
+        Raises:
+            PacelineError: where neither has such an attribute, and for another method.
+        """
+        if method != "fit":
+            raise PacelineError("scale_batch_size searches in a fit alone", got=f"method={method!r}")
+        if self._trainer.fast_dev_run:
+            return None
+        loaders, datamodule = as_datamodule(train_dataloaders, datamodule)
+        owner = model if _has(model, batch_arg_name) or datamodule is None else datamodule
+        _attribute(owner, [batch_arg_name])
+        size, fits, fails = init_val, 0, max_val + 1
+        for _ in range(max_trials):
+            _set(owner, batch_arg_name, size)
+            if self._fits(model, _sized(loaders, size), datamodule, steps_per_trial):
+                fits = size
+            else:
+                fails = size
+                if mode == "power":
+                    break
+            size = min(2 * size, max_val) if fails > max_val else (fits + fails) // 2
+            if size <= fits:
+                break
+        if mode == "binsearch" and fails <= max_val:
+            fits = max(int(fits * (1 - margin)), 1)
+        _set(owner, batch_arg_name, fits)
+        return fits
+
+    def _fits(self, model: Any, loaders: Any, datamodule: Any, steps: int) -> bool:
+        try:
+            self._try(copy.deepcopy(model), loaders, datamodule, steps)
+        except Exception as error:
+            if not is_oom_error(error):
+                raise
+            return False
+        return True
+
+    def _try(self, model: Any, loaders: Any, datamodule: Any, steps: int, *callbacks: Callback) -> None:
+        """A fit that leaves nothing."""
+        trial = object.__new__(type(self._trainer))
+        with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng():
+            given = self._trainer.given | _QUIET | {"max_steps": steps, "default_root_dir": folder}
+            trial._set_up(given, [*callbacks], [], self._trainer.profiler)
+            Trainer.fit(trial, model, loaders, datamodule=datamodule)
+
+
+def _has(owner: Any, name: str) -> bool:
+    return hasattr(owner, name) or name in getattr(owner, "hparams", {})
+
+
+def _attribute(owner: Any, names: list[str]) -> str:
+    found = next((name for name in names if _has(owner, name)), None)
+    if found is None:
+        raise PacelineError(
+            f"{type(owner).__name__} has no attribute or hyperparameter {' or '.join(names)} to set",
+            fix="its name: lr_find(attr_name=...), scale_batch_size(batch_arg_name=...)",
+        )
+    return found
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    if hasattr(owner, name):
+        setattr(owner, name, value)
+    if name in getattr(owner, "hparams", {}):
+        owner.hparams[name] = value
+
+
+def _sized(loaders: Any, size: int) -> Any:
+    """A loader with batches of another size; None as it is."""
+    if not isinstance(loaders, DataLoader):
+        return loaders
+    options = {n: getattr(loaders, n) for n in ("num_workers", "collate_fn", "pin_memory", "drop_last")}
+    return DataLoader(loaders.dataset, size, sampler=loaders.sampler, **options)

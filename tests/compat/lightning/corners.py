@@ -10,6 +10,7 @@ import contextlib
 import copy
 import csv
 import inspect
+import io
 import json
 import logging
 import os
@@ -927,6 +928,7 @@ def plugins(at):
         [named(at, "plugins.DoublePrecision")()],
         named(at, "plugins.HalfPrecision")("bf16-true"),
         [named(at, "plugins.io.AsyncCheckpointIO")(), named(at, "plugins.TorchSyncBatchNorm")()],
+        [type("Own", (named(at, "plugins.io.TorchCheckpointIO"),), {})()],
         [],
     ]
     return [course(at, 12, plugins=one) for one in kinds]
@@ -1279,6 +1281,59 @@ def early_stopping_on_what_a_sanity_check_does_not_log(at):
     run = at.trainer(callbacks=[at.callbacks.EarlyStopping("val_loss")])
     run.fit(Names(), data(), data(8))
     return run.current_epoch
+
+
+def searches_before_a_fit(at):
+    tuning = import_module(at.package + ".pytorch.tuner")
+
+    class Rated(at.Net):
+        def __init__(self, lr=0.1):
+            super().__init__()
+            self.save_hyperparameters()
+            self.lr, self.batch_size = lr, 4
+
+        def train_dataloader(self):
+            return DataLoader(data(64).dataset, self.batch_size)
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+    found = []
+    for options in ({}, {"mode": "linear", "early_stop_threshold": None, "max_lr": 0.1}):
+        module, run = Rated(), at.trainer(max_epochs=2)
+        before = module.layer.weight.tolist()
+        search = tuning.Tuner(run).lr_find(
+            module, data(64), data(4), num_training=40, min_lr=1e-5, **options
+        )
+        rates, losses = ([round(one, 5) for one in search.results[name]] for name in ("lr", "loss"))
+        found.append([rates, losses, search.suggestion(), search.plot(suggest=True) is not None])
+        found[-1] += [module.lr, module.hparams.lr, module.layer.weight.tolist() == before]
+        run.fit(module, data(8))
+        found[-1].append((run.global_step, module.layer.weight.tolist()))
+    module = Rated()
+    found.append(tuning.Tuner(at.trainer()).scale_batch_size(module, val_dataloaders=data(4), max_trials=3))
+    return found, module.batch_size
+
+
+def bars_that_draw_themselves(at):
+    class Draws(at.callbacks.ProgressBar):
+        refresh_rate = 1
+
+        def on_train_epoch_start(self, trainer, pl_module):
+            super().on_train_epoch_start(trainer, pl_module)
+            found.append((self.trainer is trainer, self.trainer.current_epoch))
+
+    class Counts(at.callbacks.TQDMProgressBar):
+        def on_train_epoch_end(self, trainer, pl_module):
+            found.append((self.is_enabled, self.is_disabled, self.process_position))
+            self.disable()
+
+    found = []
+    for bar in (Draws(), Counts(process_position=1)):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            at.trainer(callbacks=[bar], enable_progress_bar=True).fit(at.Net(), data(8))
+    return found
 
 
 def summaries_of_a_subclass(at):
