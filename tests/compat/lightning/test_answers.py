@@ -141,7 +141,6 @@ def test_what_shows_at_the_fit(module, options, message):
 @pytest.mark.parametrize(
     ("module", "name", "message"),
     [
-        (".pytorch.tuner", "Tuner", "find_learning_rate"),
         (".fabric", "Callback", "paceline.Trainer"),
         (".pytorch.accelerators", "XLAAccelerator", "no TPU"),
         (".pytorch.plugins", "TransformerEnginePrecision", "bf16-mixed"),

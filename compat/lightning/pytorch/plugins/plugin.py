@@ -43,6 +43,7 @@ def arguments_of(given: Any) -> dict[str, Any]:
     if given is None:
         return {}
     found: dict[str, Any] = {}
+    one: Any
     for one in given if isinstance(given, Sequence) and not isinstance(given, str) else [given]:
         if writes_checkpoints(one):
             continue
