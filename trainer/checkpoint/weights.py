@@ -273,7 +273,7 @@ def build_from_checkpoint(
     cls: type[M],
     path: Any,
     arguments: dict[str, Any],
-    strict: bool = True,
+    strict: bool | None = True,
     build: Callable[[type, dict[str, Any]], Any] | None = None,
     weights: Callable[[Any], dict[str, Tensor]] | None = None,
     safe: bool = True,
@@ -284,12 +284,12 @@ def build_from_checkpoint(
         cls: The module's class.
         path: A checkpoint, or a run folder.
         arguments: Of the constructor, in the place of recorded ones.
-        strict: As in ``load_weights``.
+        strict: As in ``load_weights``; None: as ``strict_loading`` of the module says.
         build: Makes the module of its class and arguments; None: the class does.
         weights: Gets the module, and returns what is loaded in the place of the checkpoint's weights.
         safe: False: code of objects in a pickle is run.
     """
-    if not isinstance(strict, bool):
+    if strict is not None and not isinstance(strict, bool):
         raise PacelineError("load_from_checkpoint: strict is True or False", got=strict)
     folder = find_weights(path)
     content = None if files.is_checkpoint(folder) else external_weights.read(folder, safe)
@@ -322,6 +322,8 @@ def build_from_checkpoint(
     strategy = Single()
     strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
     fix = f"{cls.__name__}.load_from_checkpoint(path, strict=False) loads what fits and lists the rest"
+    if strict is None:
+        strict = bool(getattr(module, "strict_loading", True))
     if weights is not None:
         content = external_weights.ExternalWeights(weights(module))
     if content is None:

@@ -336,3 +336,22 @@ def test_hooks_read_what_a_resumed_run_continues_from():
         later = trainer(max_epochs=3, callbacks=[reads, ModelCheckpoint()])
         later.fit(Net(), data(), data(), ckpt_path=path)
         assert reads.seen == (1, ["layer.bias", "layer.weight"])
+
+
+def test_a_module_says_after_it_is_built_that_some_weights_are_skipped():
+    class Skips(Net):
+        def __init__(self):
+            super().__init__()
+            self.backbone = nn.Linear(3, 3)
+            self.strict_loading = False
+
+        def state_dict(self, *args, **kwargs):
+            whole = super().state_dict(*args, **kwargs)
+            return {name: value for name, value in whole.items() if "backbone" not in name}
+
+    run, keeps = fitted(Skips())
+    assert sorted(torch.load(keeps.best_model_path)["state_dict"]) == ["layer.bias", "layer.weight"]
+    os.replace(keeps.best_model_path, "moved.ckpt")
+    shutil.rmtree(run.ours.folder)
+    loaded = Skips.load_from_checkpoint("moved.ckpt")
+    assert torch.equal(loaded.layer.weight, run.lightning_module.layer.weight)

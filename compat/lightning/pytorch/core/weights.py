@@ -70,7 +70,6 @@ class Weights(nn.Module):
             import yaml
 
             kwargs = (yaml.safe_load(Path(hparams_file).read_text()) or {}) | kwargs
-        strict = getattr(cls, "strict_loading", True) if strict is None else strict
         loaded = Loaded(checkpoint_path, weights_only)
         kwargs = unwritten_arguments(loaded.path) | loaded.objects(cls) | kwargs
 
