@@ -88,8 +88,8 @@ class _LRFinder:
             ax.set_xscale("log")
         ax.set_xlabel("Learning rate")
         ax.set_ylabel("Loss")
-        if suggest and self.suggestion() is not None:
-            at = self._optimal_idx
+        at = self._optimal_idx if suggest and self.suggestion() is not None else None
+        if at is not None:
             ax.plot(self.results["lr"][at], self.results["loss"][at], "o", color="red")
         if show:
             plt.show()

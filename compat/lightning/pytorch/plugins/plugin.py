@@ -43,8 +43,9 @@ def arguments_of(given: Any) -> dict[str, Any]:
     if given is None:
         return {}
     found: dict[str, Any] = {}
-    one: Any
-    for one in given if isinstance(given, Sequence) and not isinstance(given, str) else [given]:
+    is_list = isinstance(given, Sequence) and not isinstance(given, str)
+    several: list[Any] = [*given] if is_list else [given]
+    for one in several:
         if writes_checkpoints(one):
             continue
         written = [base for base in type(one).__mro__ if base.__module__.startswith(__package__)]

@@ -26,16 +26,11 @@ class _AcceleratorConnector:
         listed = [int(one) for one in str(devices).strip("[]").split(",") if one.strip().isdigit()]
         is_list = isinstance(devices, (list, tuple)) or "," in str(devices)
         count = accelerator_of(torch.device(self._accelerator_flag)).auto_device_count()
-        self._devices_flag: Any = listed if is_list else listed[0] if listed else count
-        if self._accelerator_flag != CPUAccelerator.name and not is_list:
-            self._devices_flag = list(range(self._devices_flag))
-        numbers = (
-            self._devices_flag if isinstance(self._devices_flag, list) else [None] * self._devices_flag
-        )
+        numbers = listed if is_list else list(range(listed[0] if listed else count))
         kind = torch.device(self._accelerator_flag).type
-        self._parallel_devices = [
-            torch.device(kind) if one is None else torch.device(kind, one) for one in numbers
-        ]
+        on_cpu = self._accelerator_flag == CPUAccelerator.name
+        self._devices_flag: list[int] | int = len(numbers) if on_cpu and not is_list else numbers
+        self._parallel_devices = [torch.device(kind, *([] if on_cpu else [one])) for one in numbers]
 
     @staticmethod
     def _choose_auto_accelerator(*args: Any) -> str:
