@@ -49,7 +49,7 @@ def arguments_of(given: Any) -> dict[str, Any]:
         if writes_checkpoints(one):
             continue
         written = [base for base in type(one).__mro__ if base.__module__.startswith(__package__)]
-        if written and written[0] is type(one):
+        if type(one) in written[:1]:
             found |= one.as_arguments()
             continue
         kinds = [base.__name__ for base in written if base.__name__ in _WAYS]
