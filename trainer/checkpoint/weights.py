@@ -304,10 +304,11 @@ def build_from_checkpoint(
             )
         hparams = hparams_of(folder, manifest)
     else:
-        known = inspect.signature(cls).parameters
-        hparams = {k: v for k, v in content.hparams.items() if k in known}
+        hparams = dict(content.hparams)
     parameters = inspect.signature(cls).parameters
     if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        if content is not None:  # others record more than a constructor takes
+            hparams = {name: value for name, value in hparams.items() if name in parameters}
         unknown = [name for name in arguments if name not in parameters]
         refuse_unknown(f"the constructor of {cls.__name__}", unknown, parameters, {})
     hparams |= arguments

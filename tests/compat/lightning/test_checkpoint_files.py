@@ -355,3 +355,20 @@ def test_a_module_says_after_it_is_built_that_some_weights_are_skipped():
     shutil.rmtree(run.ours.folder)
     loaded = Skips.load_from_checkpoint("moved.ckpt")
     assert torch.equal(loaded.layer.weight, run.lightning_module.layer.weight)
+
+
+def test_a_constructor_that_hands_its_arguments_on_gets_them_from_a_file():
+    class Base(Net):
+        def __init__(self, rate):
+            super().__init__()
+            self.save_hyperparameters()
+
+    class Wide(Base):
+        def __init__(self, width, **more):
+            super().__init__(**more)
+            self.save_hyperparameters()
+
+    run, keeps = fitted(Wide(width=3, rate=0.5))
+    os.replace(keeps.best_model_path, "moved.ckpt")
+    shutil.rmtree(run.ours.folder)
+    assert Wide.load_from_checkpoint("moved.ckpt").hparams == {"width": 3, "rate": 0.5}

@@ -17,6 +17,16 @@ class WriteInterval(StrEnum):
     EPOCH = "epoch"
     BATCH_AND_EPOCH = "batch_and_epoch"
 
+    @property
+    def on_batch(self) -> bool:
+        """Whether after each batch."""
+        return self in (self.BATCH, self.BATCH_AND_EPOCH)
+
+    @property
+    def on_epoch(self) -> bool:
+        """Whether at the end."""
+        return self in (self.EPOCH, self.BATCH_AND_EPOCH)
+
 
 _INTERVALS = tuple(one.value for one in WriteInterval)
 
@@ -40,7 +50,7 @@ class BasePredictionWriter(Callback):
                 got=repr(write_interval),
                 allowed=", ".join(map(repr, _INTERVALS)),
             )
-        self.interval = write_interval
+        self.interval = WriteInterval(write_interval)
         self._kept: dict[int, tuple[list[Any], list[Any]]] = {}
 
     def write_on_batch_end(
@@ -77,16 +87,16 @@ class BasePredictionWriter(Callback):
     ) -> None:
         """Write the batch, or keep it for the end."""
         indices = list(trainer.ours.loop.sample_indices)
-        if "epoch" in self.interval:
+        if self.interval.on_epoch:
             predictions, all_indices = self._kept.setdefault(dataloader_idx, ([], []))
             predictions.append(outputs)
             all_indices.append(indices)
-        if "batch" in self.interval:
+        if self.interval.on_batch:
             self.write_on_batch_end(trainer, pl_module, outputs, indices, batch, batch_idx, dataloader_idx)
 
     def on_predict_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Write what was kept."""
-        if "epoch" in self.interval:
+        if self.interval.on_epoch:
             parts = [self._kept[number] for number in sorted(self._kept)]
             predictions = [one for one, _ in parts]
             given = predictions[0] if len(predictions) == 1 else predictions
