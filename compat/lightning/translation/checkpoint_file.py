@@ -155,22 +155,25 @@ def checkpoint_at(path: Any, resume: bool = False) -> Any:
 
     Args:
         path: Of a file, a folder, or a word.
-        resume: Whether only the folder will do.
+        resume: Whether only a folder will do.
 
     Raises:
-        PacelineError: with ``resume`` for a file whose folder does not exist any more.
+        PacelineError: with ``resume`` for a file that names none, or none that exists.
     """
     folder = folder_of(path)
     if folder is not None:
         return folder
-    record = _record(path)
-    if resume and record is not None:
+    if resume and isinstance(path, (str, os.PathLike)) and os.path.isfile(path):
+        record, way = _record(path), "Module.load_from_checkpoint(path), then fit without ckpt_path"
+        gone = (
+            "the folder with its optimizer and its place in the data does not exist any more, "
+            "or was written anew"
+        )
         raise PacelineError(
-            "a run cannot resume from this file: the folder with its optimizer and its place in the data "
-            "does not exist any more, or was written anew",
+            "a run cannot resume from this file: "
+            + ("it is weights, with no optimizer and no place in the data" if record is None else gone),
             where=str(path),
-            got=str(record.get("folder")),
-            fix="bring that folder back; or load the weights alone: "
-            "Module.load_from_checkpoint(path), then fit without ckpt_path",
+            got=None if record is None else str(record.get("folder")),
+            fix=way if record is None else f"bring that folder back; or load the weights alone: {way}",
         )
     return path
