@@ -13,7 +13,7 @@ from ..pytorch.utilities.rank_zero import rank
 __all__ = ["CSVLogger", "Logger", "TensorBoardLogger", "rank_zero_experiment"]
 
 
-class CSVLogger(those_of_the_trainer.CSVLogger):
+class FabricCSVLogger(those_of_the_trainer.CSVLogger):
     """``metrics.csv`` in ``<root_dir>/<name>/version_<number>``.
 
     Args:
@@ -43,7 +43,7 @@ class CSVLogger(those_of_the_trainer.CSVLogger):
         self._rows += 1
 
 
-class TensorBoardLogger(those_of_the_trainer.TensorBoardLogger):
+class FabricTensorBoardLogger(those_of_the_trainer.TensorBoardLogger):
     """Event files in ``<root_dir>/<name>/version_<number>``.
 
     Args:
@@ -72,6 +72,10 @@ class TensorBoardLogger(those_of_the_trainer.TensorBoardLogger):
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Values as scalars."""
         super().log_metrics(prefixed(metrics, self._prefix), step)
+
+
+# LightningCLI finds the Trainer's by their names alone.
+CSVLogger, TensorBoardLogger = FabricCSVLogger, FabricTensorBoardLogger
 
 
 def __getattr__(name: str) -> Any:

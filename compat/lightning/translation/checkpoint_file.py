@@ -165,15 +165,17 @@ def checkpoint_at(path: Any, resume: bool = False) -> Any:
         return folder
     if resume and isinstance(path, (str, os.PathLike)) and os.path.isfile(path):
         record, way = _record(path), "Module.load_from_checkpoint(path), then fit without ckpt_path"
-        gone = (
-            "the folder with its optimizer and its place in the data does not exist any more, "
-            "or was written anew"
-        )
+        if record is None:
+            raise PacelineError(
+                "a run cannot resume from this file: it is weights, with no optimizer and no place in the data",
+                where=str(path),
+                fix=way,
+            )
         raise PacelineError(
-            "a run cannot resume from this file: "
-            + ("it is weights, with no optimizer and no place in the data" if record is None else gone),
+            "a run cannot resume from this file: the folder with its optimizer and its place in the data "
+            "does not exist any more, or was written anew",
             where=str(path),
-            got=None if record is None else str(record.get("folder")),
-            fix=way if record is None else f"bring that folder back; or load the weights alone: {way}",
+            got=str(record.get("folder")),
+            fix=f"bring that folder back; or load the weights alone: {way}",
         )
     return path
