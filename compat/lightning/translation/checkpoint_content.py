@@ -6,7 +6,7 @@ import copy
 import pickle
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -33,12 +33,19 @@ class CheckpointContent:
         values: All of it; weights whose values the folder has are ``FROM_FOLDER``.
         added: Plain data that hooks have added, for the folder.
         lines: What cannot be written, for the user.
+        of_callbacks: The names of what callbacks have added.
     """
 
     step: int
     values: dict[str, Any]
     added: dict[str, Any]
     lines: list[str]
+    of_callbacks: frozenset[str] = frozenset()
+
+    def of_weights(self) -> CheckpointContent:
+        """What a file with weights alone is to hold: what the module adds, and nothing of callbacks."""
+        dropped = {"callbacks", "optimizer_states", "lr_schedulers", *self.of_callbacks}
+        return replace(self, values={n: v for n, v in self.values.items() if n not in dropped})
 
 
 def content_of(session: Any, trainer: Any, states: Mapping[str, Any] | None) -> CheckpointContent:
@@ -62,6 +69,7 @@ def content_of(session: Any, trainer: Any, states: Mapping[str, Any] | None) -> 
     given = position | _opened(session, states)
     before = dict(given)
     session.hooks.of_callbacks("on_save_checkpoint", given)
+    of_callbacks = frozenset(given.keys() - before.keys())
     session.hooks.of_module("on_save_checkpoint", given)
     if replaced := [name for name, empty in _IN_THE_FOLDER.items() if given.get(name, empty) != empty]:
         raise PacelineError(
@@ -80,7 +88,7 @@ def content_of(session: Any, trainer: Any, states: Mapping[str, Any] | None) -> 
         if name not in kept and name not in dropped
     ]
     lines += [f"warning: {name} cannot be pickled, and is not written to .ckpt files" for name in dropped]
-    return CheckpointContent(int(trainer.global_step), values, position | kept, lines)
+    return CheckpointContent(int(trainer.global_step), values, position | kept, lines, of_callbacks)
 
 
 def _opened(session: Any, states: Mapping[str, Any]) -> dict[str, Any]:

@@ -1179,6 +1179,46 @@ def what_torch_reads_of_checkpoints(at):
     return found, sorted(os.listdir("kept"))
 
 
+def last_files_between_saves(at):
+    found = []
+    for number, options in enumerate(
+        (
+            {"every_n_train_steps": 3},
+            {"every_n_train_steps": 3, "save_top_k": -1},
+            {"every_n_train_steps": 3, "monitor": "train_loss"},
+            {"every_n_epochs": 2},
+            {"every_n_epochs": 2, "monitor": "v"},
+            {"monitor": "v"},
+        )
+    ):
+        folder = Path(f"last-{number}")
+        keeps = at.callbacks.ModelCheckpoint(dirpath=folder, save_last=True, **options)
+        at.trainer(callbacks=[keeps], max_epochs=3).fit(counting(at, [0.1, 0.2, 0.3]), data(20), data(4))
+        files = {one.name: torch.load(one, weights_only=True) for one in sorted(folder.glob("*"))}
+        found.append({name: (one["epoch"], one["global_step"]) for name, one in files.items()})
+    return found
+
+
+def files_of_weights_alone(at):
+    class Adds(at.L.Callback):
+        def on_save_checkpoint(self, trainer, module, checkpoint):
+            checkpoint["of_a_callback"] = 1
+
+    class Net(at.Net):
+        def on_save_checkpoint(self, checkpoint):
+            checkpoint["of_the_module"] = 2
+
+    found = []
+    for alone in (True, False):
+        keeps = at.callbacks.ModelCheckpoint(dirpath=str(alone), save_weights_only=alone)
+        run = at.trainer(callbacks=[Adds(), keeps])
+        run.fit(Net(), data(8), data(4))
+        run.save_checkpoint("saved.ckpt", weights_only=alone)
+        for path in (keeps.best_model_path, "saved.ckpt"):
+            found.append(sorted(torch.load(path, weights_only=True)))
+    return found
+
+
 def subclasses_of_model_checkpoint(at):
     seen = {}
 

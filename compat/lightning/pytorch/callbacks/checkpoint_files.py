@@ -143,7 +143,7 @@ class CheckpointFiles:
         for path, checkpoint in wanted.items():
             if checkpoint == newest or folder_of(path) != folder / checkpoint:
                 _write(path, folder / checkpoint, content if checkpoint == newest else None)
-        if self.last_path:
+        if self.last_path and newest in kept:
             self._write_last(wanted, folder / newest, content)
         for path in self.superfluous(kept) if self.removes else ():
             if folder_of(path, exists=False) is not None:

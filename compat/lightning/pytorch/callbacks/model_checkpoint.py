@@ -38,8 +38,7 @@ class ModelCheckpoint(WrittenCheckpoints, SavingMethods, Checkpoint):
         filename: Their names, ``"{epoch}-{step}"`` unless given: ``"{epoch:02d}-{val_loss:.2f}"``.
         monitor: Keep the best by this value.
         verbose: Accepted, and kept.
-        save_last: Whether the newest one, which is always kept, has the file ``last.ckpt``; ``"link"``: a
-            link to its other file.
+        save_last: Whether the newest of those with a file is ``last.ckpt`` as well; ``"link"``: as a link.
         save_top_k: So many of the best; -1 keeps all, 0 writes none.
         save_on_exception: Save the last step when an error ends the run, where that is possible.
         save_weights_only: Write the weights alone.
@@ -175,6 +174,8 @@ class ModelCheckpoint(WrittenCheckpoints, SavingMethods, Checkpoint):
     def follow(self, trainer: Any, name: str) -> Callable[[], None]:
         """What writes the file of a checkpoint that is begun now, when it is there."""
         content = self._run.session.content_at(trainer)
+        if self.save_weights_only:
+            content = content.of_weights()
         if not self._run.is_global_zero or self._folder is None:
             return lambda: None
         return partial(self._files.update, self._folder, self._with_files, name, content)
@@ -206,7 +207,7 @@ class ModelCheckpoint(WrittenCheckpoints, SavingMethods, Checkpoint):
             self._removed |= gone
             for path in sorted(gone):
                 self._remove_checkpoint(self._run, path)
-        if saves and last:
+        if saves and last and name in self._with_files:
             self._save_checkpoint(self._run, last)
 
 

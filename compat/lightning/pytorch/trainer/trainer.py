@@ -274,10 +274,12 @@ class Trainer(Evaluations):
         self.ours.ranks.on_rank_zero(lambda: make_room(folder))
         if self.ours.stage == "fit":
             self.ours.save_checkpoint(folder, weights_only=bool(weights_only))
-            values = session.content_at(self.ours).values
+            content = session.content_at(self.ours)
         else:
             session.content = None  # weights may be others than at the end of the fit
-            values = session.content_at(self.ours).values
+            content = session.content_at(self.ours)
+        values = (content.of_weights() if weights_only else content).values
+        if self.ours.stage != "fit":
             weights = self.ours.strategy.weights.full_tensors(session.adapter)
             values, latest = with_weights(values, weights), self.ours.run.latest
             resumes = not weights_only and latest is not None and self.is_global_zero
