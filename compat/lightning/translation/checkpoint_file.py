@@ -167,7 +167,7 @@ def checkpoint_at(path: Any, resume: bool = False) -> Any:
         record, way = _record(path), "Module.load_from_checkpoint(path), then fit without ckpt_path"
         if record is None:
             raise PacelineError(
-                "a run cannot resume from this file: it is weights, without an optimizer and a place in data",
+                "a run cannot resume from this file: it has weights, but no optimizer or place in the data",
                 where=str(path),
                 fix=way,
             )

@@ -272,14 +272,14 @@ class Trainer(Evaluations):
             )
         folder = saved_folder(self.ours.folder, target)
         self.ours.ranks.on_rank_zero(lambda: make_room(folder))
-        if self.ours.stage == "fit":
+        in_fit = self.ours.stage == "fit"
+        if in_fit:
             self.ours.save_checkpoint(folder, weights_only=bool(weights_only))
-            content = session.content_at(self.ours)
         else:
             session.content = None  # weights may be others than at the end of the fit
-            content = session.content_at(self.ours)
+        content = session.content_at(self.ours)
         values = (content.of_weights() if weights_only else content).values
-        if self.ours.stage != "fit":
+        if not in_fit:
             weights = self.ours.strategy.weights.full_tensors(session.adapter)
             values, latest = with_weights(values, weights), self.ours.run.latest
             resumes = not weights_only and latest is not None and self.is_global_zero
