@@ -1274,6 +1274,14 @@ def subclasses_of_model_checkpoint(at):
     return sorted(seen.items()), names, [os.path.basename(one.best_model_path) for one in keeps]
 
 
+def names_of_the_last_checkpoint(at):
+    keeps = at.callbacks.ModelCheckpoint("kept", monitor="val_loss", save_last=True, filename="{epoch}")
+    keeps.CHECKPOINT_NAME_LAST = "last-{epoch}"
+    run = at.trainer(callbacks=[keeps], max_epochs=3)
+    run.fit(at.Net(), data(8), data(4))
+    return sorted(os.listdir("kept")), os.path.basename(keeps.last_model_path)
+
+
 def hyperparameters_that_are_objects(at):
     class Takes(at.Net):
         def __init__(self, loss, kind=nn.Linear, width=2):

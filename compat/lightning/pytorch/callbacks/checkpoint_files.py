@@ -46,7 +46,7 @@ class CheckpointFiles:
         template: Of their names; None: ``"{epoch}-{step}"``.
         path: Returns the path for values, a template, and a number where that path is taken.
         counts: Whether a name that is taken gets ``-v1``; else its file is replaced.
-        last: The template of the newest one's; None: it has none.
+        last: Returns the template of the newest one's; None: it has none.
         links_last: Whether the newest one's is a link to the other file of that checkpoint.
         values: Returns what names are made of, beside the epoch.
 
@@ -60,13 +60,14 @@ class CheckpointFiles:
 
     problem: str | None = None
     removes = True
+    _earlier_last = ""
 
     def __init__(
         self,
         template: str | None,
         path: Callable[[Mapping[str, Any], str, int | None], str],
         counts: bool,
-        last: str | None,
+        last: Callable[[], str | None],
         links_last: bool,
         values: Callable[[], Mapping[str, Any]],
     ) -> None:
@@ -91,6 +92,7 @@ class CheckpointFiles:
             replaced: The one that Lightning deletes for it, whose path it may have.
         """
         if self.directory is not None and checkpoint not in self.paths:
+            self._earlier_last = self.last_path
             self.paths[checkpoint], self.last_path = ranks.on_rank_zero(
                 lambda: self._named(epoch, replaced)
             )
@@ -98,9 +100,8 @@ class CheckpointFiles:
     def _named(self, epoch: int, replaced: str | None) -> tuple[str, str]:
         values = {**self._values(), "epoch": epoch}
         path = self._free(self._template or "{epoch}-{step}", values, self.paths.get(replaced or "", ""))
-        if self._last is None:
-            return path, ""
-        return path, self.last_path or self._free(self._last, values)
+        last = self._last()
+        return path, "" if last is None else self._free(last, values, self.last_path)
 
     def _free(self, template: str, values: Mapping[str, Any], replaced: str = "") -> str:
         path, number = self._path(values, template, None), 0
@@ -145,7 +146,10 @@ class CheckpointFiles:
                 _write(path, folder / checkpoint, content if checkpoint == newest else None)
         if self.last_path and newest in kept:
             self._write_last(wanted, folder / newest, content)
-        for path in self.superfluous(kept) if self.removes else ():
+        gone = self.superfluous(kept) if self.removes else set()
+        if self._earlier_last not in ("", self.last_path):  # its name has values in it
+            gone.add(self._earlier_last)
+        for path in gone:
             if folder_of(path, exists=False) is not None:
                 os.unlink(path)
 

@@ -95,7 +95,7 @@ class ModelCheckpoint(WrittenCheckpoints, SavingMethods, Checkpoint):
             filename,
             self.format_checkpoint_name,
             enable_version_counter,
-            self.CHECKPOINT_NAME_LAST if save_last else None,
+            self._name_of_last,
             save_last == "link",
             self._values,
         )
@@ -116,6 +116,9 @@ class ModelCheckpoint(WrittenCheckpoints, SavingMethods, Checkpoint):
         """What copies and pickles hold: not the trainer, but what was written."""
         left_out = dict.fromkeys(("_made", "_run", "_reported"))
         return super().__getstate__() | left_out | {"_of_earlier": self.written()}
+
+    def _name_of_last(self) -> str | None:
+        return self.CHECKPOINT_NAME_LAST if self.save_last else None
 
     def _after_batch(self, *given: Any) -> None:
         SavingMethods.on_train_batch_end(self, *given)
