@@ -19,7 +19,8 @@ class ClassFacts:
         methods: Names of its methods.
         own: Members that it defines itself: they are not the library's.
         logged: Attributes whose objects are logged: ``acc`` for ``self.log("acc", self.acc)``.
-        hparams_object: Whether ``save_hyperparameters`` takes an object instead of names.
+        hparams_object: Whether ``save_hyperparameters`` takes an object and more, such as names to ignore.
+        named_by_loader: Whether it was reported that names of values have the loader's in them.
         depth: How many functions are around it.
     """
 
@@ -27,6 +28,7 @@ class ClassFacts:
     own: set[str] = field(default_factory=set)
     logged: set[str] = field(default_factory=set)
     hparams_object: bool = False
+    named_by_loader: bool = False
     depth: int = 0
 
 
@@ -64,8 +66,8 @@ class _Reader(cst.CSTVisitor):
     def visit_Call(self, node: cst.Call) -> None:
         name = dotted(node.func)
         if name == "self.save_hyperparameters":
-            by_position = [arg for arg in node.args if arg.keyword is None]
-            self.facts.hparams_object = any(text_of(arg.value) is None for arg in by_position)
+            objects = [arg for arg in node.args if arg.keyword is None and text_of(arg.value) is None]
+            self.facts.hparams_object = bool(objects) and len(node.args) > 1
         elif name in ("self.log", "self.log_dict"):
             for arg in node.args[:2]:
                 value = dotted(arg.value)

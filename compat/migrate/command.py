@@ -17,6 +17,7 @@ from .sources import python_files
 
 if TYPE_CHECKING:
     from .analysis import FileReport
+    from .cli_config import ConfigReport
 
 Say = Callable[[str], None]
 READABLE, TO_REWRITE, UNREADABLE = 0, 1, 2
@@ -38,7 +39,7 @@ def report(path: Path, as_json: bool, say: Say, warn: Say) -> int:
     Raises:
         PacelineError: where there is no such file, and without libcst.
     """
-    reports = _analysed(path)
+    reports, configs = _analysed(path)
     from . import report as lines
 
     if as_json:
@@ -50,9 +51,11 @@ def report(path: Path, as_json: bool, say: Say, warn: Say) -> int:
             for line in lines.lines_of(one):
                 say(line)
             say("")
+    for config in configs:
+        _say_config(config, say)
     _warn_of_errors(reports, warn)
     say(lines.summary(reports))
-    return _code(reports)
+    return max(_code(reports), TO_REWRITE if configs else READABLE)
 
 
 def write(path: Path, ask: Callable[[str], bool] | None, yes: bool, say: Say, warn: Say) -> int:
@@ -71,7 +74,7 @@ def write(path: Path, ask: Callable[[str], bool] | None, yes: bool, say: Say, wa
     Raises:
         PacelineError: as ``report`` does, and for a file that cannot be written.
     """
-    reports = _analysed(path)
+    reports, configs = _analysed(path)
     from . import report as lines
 
     changed = [one for one in reports if one.rewritten != one.source]
@@ -86,26 +89,39 @@ def write(path: Path, ask: Callable[[str], bool] | None, yes: bool, say: Say, wa
     others = sorted({name for one in reports for name in one.libraries} - {"lightning"})
     if others:
         warn(f"--write translates Lightning code alone; code for {', '.join(others)} is listed above")
-    if not changed:
+    for config in configs:
+        _say_config(config, say)
+    if not changed and not configs:
         say("nothing to write")
         return _code(reports, written=True)
-    if not _may_write(changed, ask, yes, warn):
+    if not _may_write(changed, [config.target for config in configs], ask, yes, warn):
         return max(_code(reports), TO_REWRITE)
-    for one in changed:
+    texts = [(one.path, one.rewritten) for one in changed]
+    for target, text in [*texts, *((one.target, one.text().encode()) for one in configs)]:
         try:
-            _replace(one)
+            _replace(target, text)
         except OSError as error:
-            raise PacelineError(f"{one.path} cannot be written: {error.strerror}") from None
-        say(f"wrote {one.path}")
-    return _code(reports, written=True)
+            raise PacelineError(f"{target} cannot be written: {error.strerror}") from None
+        say(f"wrote {target}")
+    of_configs = TO_REWRITE if any(config.left for config in configs) else READABLE
+    return max(_code(reports, written=True), of_configs)
 
 
-def _analysed(path: Path) -> list[FileReport]:
+def _analysed(path: Path) -> tuple[list[FileReport], list[ConfigReport]]:
     if find_spec("libcst") is None:
         raise PacelineError("paceline migrate reads code with libcst", fix="pip install libcst")
+    from . import cli_config
     from .analysis import analyse
 
-    return [analyse(file) for file in python_files(path)]
+    files = [] if cli_config.is_config(path) else python_files(path)
+    return [analyse(file) for file in files], cli_config.configs(path)
+
+
+def _say_config(config: ConfigReport, say: Say) -> None:
+    say(f"{config.path}: LightningCLI; `paceline fit {config.target}` reads what --write makes of it")
+    for line, name, text in sorted(config.left):
+        say(f"  {config.path}:{line}: {name}: {text}")
+    say("")
 
 
 def _code(reports: Sequence[FileReport], written: bool = False) -> int:
@@ -134,7 +150,11 @@ def _diff(one: FileReport) -> str:
 
 
 def _may_write(
-    changed: Sequence[FileReport], ask: Callable[[str], bool] | None, yes: bool, warn: Say
+    changed: Sequence[FileReport],
+    new: Sequence[Path],
+    ask: Callable[[str], bool] | None,
+    yes: bool,
+    warn: Say,
 ) -> bool:
     if yes:
         return True
@@ -145,7 +165,8 @@ def _may_write(
         if _is_uncommitted(one.path):
             warn(f"nothing was written: {one.path} has changes that git has not; commit them, or add --yes")
             return False
-    files = f"{len(changed)} files" if len(changed) > 1 else str(changed[0].path)
+    paths = [*(one.path for one in changed), *new]
+    files = f"{len(paths)} files" if len(paths) > 1 else str(paths[0])
     return ask(f"write {files}?")
 
 
@@ -160,16 +181,19 @@ def _is_uncommitted(path: Path) -> bool:
     return done.returncode == 0 and bool(done.stdout.strip())
 
 
-def _replace(one: FileReport) -> None:
+def _replace(path: Path, content: bytes) -> None:
     """All of the new file, or the old one."""
-    target = one.path.resolve()
+    target = path.resolve()
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(one.rewritten)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        shutil.copymode(target, name)
+        if target.exists():
+            shutil.copymode(target, name)
+        else:
+            Path(name).chmod(0o644)
         Path(name).replace(target)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -8,7 +8,7 @@ import libcst as cst
 
 from .class_facts import ClassFacts
 from .found import Found
-from .remembered import GivenCheckpoint, Result
+from .remembered import Checkpoints, Result
 from .resolve import Kind
 from .tables import Entry, Library
 
@@ -24,7 +24,7 @@ class Context(Protocol):
         renamed: Names of the current hook that are written otherwise: ``pl_module``.
         fitted: The module that each trainer fits, by the trainer's name.
         results: What evaluations returned, by the variable's name.
-        checkpoints: Each ``ModelCheckpoint`` in a variable, by the variable's name.
+        checkpoints: The calls of ``ModelCheckpoint``, and the variables that hold one.
     """
 
     found: Found
@@ -34,7 +34,7 @@ class Context(Protocol):
     renamed: dict[str, str]
     fitted: dict[str, str]
     results: dict[str, Result]
-    checkpoints: dict[str, GivenCheckpoint]
+    checkpoints: Checkpoints
 
     def report(
         self,
@@ -55,6 +55,9 @@ class Context(Protocol):
             automatic: Whether an edit was added for it.
             marked: Whether a comment above the statement says what to write, where it is not.
         """
+
+    def move_mark(self, text: str) -> None:
+        """Mark the statement under way, and not the import that has this mark."""
 
     def handled(self, node: cst.CSTNode) -> None:
         """Report nothing more about this node itself."""

@@ -30,6 +30,7 @@ class Imports:
         self._modules: list[tuple[cst.Import | cst.ImportFrom, cst.ImportAlias, Library, str]] = []
         self._used: set[str] = set()
         self._taken: set[str] = set()
+        self._marked: dict[str, str] = {}
         self._kept: dict[cst.CSTNode, list[cst.ImportAlias]] = {}
         self.edited: list[cst.CSTNode] = []
         self.places: list[cst.CSTNode] = []
@@ -72,6 +73,14 @@ class Imports:
         if automatic:
             self._drop(node, alias)
         self._scanner.report(alias, library, entry, last, automatic)
+        if not automatic and library.name == "lightning" and last[:1].isupper():
+            self._marked[f"{module}.{last}"] = f"{last}: {entry.text}"
+
+    def mark_use(self, node: cst.CSTNode) -> None:
+        """A class without a counterpart is called, or derived from: that is marked, and not its import."""
+        for name in self._names.qualified(node):
+            if name in self._marked:
+                self._scanner.move_mark(self._marked[name])
 
     def _drop(self, node: cst.Import | cst.ImportFrom, alias: cst.ImportAlias) -> None:
         assert not isinstance(node.names, cst.ImportStar)

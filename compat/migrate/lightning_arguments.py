@@ -9,7 +9,7 @@ import libcst as cst
 from .edits import Put
 from .resolve import dotted, in_an_operation, is_steady
 from .tables import changes, rewrite, runs
-from .translation import UNKNOWN, Translation, Values, epochs, literal
+from .translation import UNKNOWN, Translation, Values, epochs, full_name, literal
 
 _PRECISION = {
     "32-true": '"32"',
@@ -271,9 +271,20 @@ _TRAINER: dict[str, Callable[[Translation, cst.BaseExpression, Values], None]] =
 }
 
 
+def _monitor(done: Translation, values: Values) -> None:
+    """The name of a value of one of several dataloaders."""
+    given = literal(values.get("monitor"))
+    if isinstance(given, str) and "/dataloader_idx_" in given:
+        new = full_name(given)
+        if new is not None:
+            done.entries["monitor"] = rewrite(f'it is called "{new}" here')
+            done.put["monitor"] = [("monitor", f'"{new}"')]
+
+
 def checkpoint(values: Values) -> Translation:
     """The arguments of ``ModelCheckpoint``."""
     done = Translation()
+    _monitor(done, values)
     monitors = literal(values.get("monitor")) is not None
     for name, value in values.items():
         if literal(value) is None or (name.startswith("every_n") and literal(value) == 0):
@@ -309,8 +320,26 @@ def _top(done: Translation, value: cst.BaseExpression, monitors: bool) -> None:
 def early_stopping(values: Values) -> Translation:
     """The arguments of ``EarlyStopping``, whose mode is "min" unless given; here it follows the name."""
     done = Translation()
+    _monitor(done, values)
     if "mode" not in values:
         done.extra.append(("mode", '"min"'))
+    return done
+
+
+_MODES = {"max_size_cycle": "cycle", "max_size": "max", "min_size": "min"}
+
+
+def combined_loader(values: Values) -> Translation:
+    """The arguments of ``CombinedLoader``, whose mode is "min_size" unless given."""
+    done, how = Translation(), values.get("mode")
+    if how is None:
+        done.extra.append(("mode", '"min"'))
+    elif literal(how) in _MODES:
+        new = _MODES[literal(how)]
+        done.entries["mode"] = rewrite(f'write mode="{new}"')
+        done.put["mode"] = [("mode", f'"{new}"')]
+    else:
+        done.leave("mode", 'write mode="min", "max" or "cycle"')
     return done
 
 
@@ -345,6 +374,7 @@ CALLS: dict[tuple[str, str], Callable[[Values], Translation]] = {
     ("Trainer", ""): trainer,
     ("ModelCheckpoint", ""): checkpoint,
     ("EarlyStopping", ""): early_stopping,
+    ("CombinedLoader", ""): combined_loader,
     ("LightningModule", "log"): log,
     ("LightningModule", "log_dict"): log,
     ("Trainer", "fit"): _weights("resume"),

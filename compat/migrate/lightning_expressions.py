@@ -6,7 +6,7 @@ import libcst as cst
 
 from . import edits, lightning_checkpoints, lightning_results
 from .context import Context
-from .resolve import Kind, dotted, shown, text_of
+from .resolve import Kind, code_of, dotted, is_steady, shown, text_of
 from .scalars import is_scalar, returns_of
 from .tables import Entry, Group, changes, dropped, rewrite
 from .translation import literal
@@ -38,10 +38,8 @@ LOGGERS: dict[str, str] = {
 def attribute(scanner: Context, node: cst.Attribute) -> bool:
     """``self.hparams.lr``, ``self.logger.experiment.add_image``: True where all is said."""
     inner = node.value
-    if lightning_checkpoints.path(scanner, node):
-        return True
     if not isinstance(inner, cst.Attribute):
-        return False
+        return lightning_checkpoints.path(scanner, node)
     if _is(scanner, inner, ("hparams", "hparams_initial"), "LightningModule", "LightningDataModule"):
         return _hparam(scanner, node, inner)
     logger = inner
@@ -52,11 +50,27 @@ def attribute(scanner: Context, node: cst.Attribute) -> bool:
         assert kind is not None
         entry = rewrite(LOGGERS[node.attr.value])
         scanner.handled(logger)
-        scanner.report(node.attr, kind.library, entry, shown(node))
+        is_folder = node.attr.value == "log_dir" and logger is inner
+        if is_folder:
+            scanner.found.edit(node, _folder_of_module if kind.name == "LightningModule" else _folder)
+        scanner.report(node.attr, kind.library, entry, shown(node), is_folder)
         return True
-    if _is(scanner, inner, ("checkpoint_callback",), "Trainer") and dotted(inner.value):
-        return lightning_checkpoints.of_trainer(scanner, node, inner)
-    return False
+    kind = scanner.kind_of(inner.value)
+    if kind is not None and _is(scanner, inner, ("checkpoint_callback",), "Trainer"):
+        return lightning_checkpoints.of_trainer(scanner, node, inner, kind)
+    return lightning_checkpoints.path(scanner, node)
+
+
+def _folder(updated: cst.Attribute) -> cst.Attribute:
+    """``trainer.folder`` for ``trainer.logger.log_dir``."""
+    logger = cst.ensure_type(updated.value, cst.Attribute)
+    return updated.with_changes(value=logger.value, attr=cst.Name("folder"))
+
+
+def _folder_of_module(updated: cst.Attribute) -> cst.Attribute:
+    """``self.trainer.folder`` for ``self.logger.log_dir``."""
+    found = _folder(updated)
+    return found.with_changes(value=cst.Attribute(found.value, cst.Name("trainer")))
 
 
 def _is(scanner: Context, node: cst.Attribute, names: tuple[str, ...], *owners: str) -> bool:
@@ -101,6 +115,7 @@ def subscript(scanner: Context, node: cst.Subscript) -> None:
                 scanner, index.value, key, scanner.kind_of(node.value.value), shown(node.value)
             )
     lightning_results.subscript(scanner, node)
+    lightning_checkpoints.subscript(scanner, node)
 
 
 def call(scanner: Context, node: cst.Call, kind: Kind | None) -> None:
@@ -177,9 +192,12 @@ def assignment(scanner: Context, node: cst.Assign) -> None:
 
 
 def statement(scanner: Context, node: cst.Expr) -> None:
-    """``self.save_hyperparameters()``."""
+    """``self.save_hyperparameters()`` and ``module.freeze()``."""
     value = node.value
     if not isinstance(value, cst.Call) or not isinstance(value.func, cst.Attribute):
+        return
+    if _is(scanner, value.func, ("freeze", "unfreeze"), "LightningModule") and not value.args:
+        _freeze(scanner, node, value.func)
         return
     if not _is(scanner, value.func, ("save_hyperparameters",), "LightningModule", "LightningDataModule"):
         return
@@ -190,10 +208,45 @@ def statement(scanner: Context, node: cst.Expr) -> None:
     if facts is not None and facts.hparams_object:
         text = "hparams has each argument of the constructor by its name; leave the call out"
         scanner.report(value, kind.library, rewrite(text), title)
+        return
+    only = value.args[0] if len(value.args) == 1 and value.args[0].keyword is None else None
+    if only is not None and not only.star and text_of(only.value) is None:
+        code = f"self.hparams.update({_mapping(scanner, only.value)})"
+        scanner.found.edit(node, lambda _: cst.Expr(cst.parse_expression(code)))
+        entry = rewrite("hparams have the constructor's arguments; what one of them holds is added")
     else:
         scanner.found.edit(node, edits.removed)
         entry = dropped("hparams record the constructor's arguments by themselves")
-        scanner.report(value, kind.library, entry, title, True)
+    scanner.report(value, kind.library, entry, title, True)
+
+
+def _freeze(scanner: Context, node: cst.Expr, function: cst.Attribute) -> None:
+    thaws, kind = function.attr.value == "unfreeze", scanner.kind_of(function.value)
+    assert kind is not None
+    call = f"requires_grad_({thaws}).{'train' if thaws else 'eval'}()"
+
+    def edit(updated: cst.Expr) -> cst.Expr:
+        module = cst.ensure_type(cst.ensure_type(updated.value, cst.Call).func, cst.Attribute).value
+        return cst.Expr(cst.parse_expression(f"{code_of(module)}.{call}"))
+
+    scanner.handled(function)
+    scanner.found.edit(node, edit)
+    entry = rewrite(f"write {call} of the module, or Freeze of paceline.callbacks in a fit")
+    scanner.report(function.attr, kind.library, entry, shown(function), True)
+
+
+def _mapping(scanner: Context, node: cst.BaseExpression) -> str:
+    """The code of a mapping with what an object holds: a dictionary, a namespace, a configuration."""
+    code = code_of(node)
+    function = dotted(node.func).rpartition(".")[2] if isinstance(node, cst.Call) else ""
+    if isinstance(node, (cst.Dict, cst.DictComp)) or function in ("dict", "vars", "asdict"):
+        return code
+    for parameter in scanner.functions[-1].params.params if scanner.functions else ():
+        if parameter.name.value == code and parameter.annotation is not None:
+            name = dotted(parameter.annotation.annotation).rpartition(".")[2]
+            if name == "Namespace":
+                return f"vars({code})"
+    return f'{code} if hasattr({code}, "keys") else vars({code})' if is_steady(node) else code
 
 
 def dictionary(scanner: Context, node: cst.Dict) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .lightning_trainer_names import TRAINER
-from .tables import Entry, Library, Owner, all_of, changes, dropped, imported, renamed, rewrite, runs
+from .tables import Entry, Group, Library, Owner, all_of, changes, dropped, imported, renamed, rewrite, runs
 
 _LOGGED = (
     "training values are means over a log window, and over the epoch as <name>_epoch; val_loss is val/loss"
@@ -223,8 +225,9 @@ CHECKPOINT = Owner(
         "train_time_interval": renamed("every"),
     },
     members={
-        "best_model_path": rewrite("trainer.run.best, or Run(folder).best, is the path"),
-        "last_model_path": rewrite("trainer.run.latest, or Run(folder).latest, is the path"),
+        "best_model_path": renamed("best", "a path"),
+        "last_model_path": renamed("latest", "a path"),
+        "best_k_models": rewrite("Run(folder).checkpoints are the paths of all that are kept"),
         "best_model_score": renamed("best_score", "a float"),
     },
     other_argument="no such argument here: docs/guides/checkpoints.md",
@@ -256,18 +259,23 @@ _RATE = Owner(
 )
 
 
-def _without_arguments(new: str, why: str, arguments: str, positional: str = "") -> Owner:
+def _without_arguments(
+    new: str, why: str, arguments: str, positional: str = "", members: Mapping[str, Entry] | None = None
+) -> Owner:
     """A class whose arguments are left out here."""
     return Owner(
         imported(f"paceline.callbacks.{new}"),
         positional=tuple(positional.split()),
         arguments=all_of(arguments, dropped(why)),
+        members=members or {},
         other_argument="no such argument here: docs/guides/callbacks.md",
     )
 
 
 _BAR = ("Progress", "the bar has one form", "refresh_rate process_position leave theme console_kwargs")
 _FILES = f"{_RUN_FOLDER}; Trainer(run_dir=, name=) chooses where"
+_OF_FILES = all_of("log_dir root_dir save_dir version", rewrite("trainer.folder is the run's folder"))
+_OF_FILES["experiment"] = rewrite("log with self.log, self.log_image, self.log_histogram, self.log_text")
 _SEED = "it seeds initial weights; data order and dropout follow Trainer(seed=...), 0 unless given"
 OWNERS: dict[str, Owner] = {
     "Trainer": TRAINER,
@@ -294,12 +302,14 @@ OWNERS: dict[str, Owner] = {
         _FILES,
         "save_dir name version log_graph default_hp_metric prefix sub_dir",
         "save_dir name version log_graph default_hp_metric prefix sub_dir",
+        _OF_FILES,
     ),
     "CSVLogger": _without_arguments(
         "CSVLogger",
         _FILES,
         "save_dir name version prefix flush_logs_every_n_steps",
         "save_dir name version prefix flush_logs_every_n_steps",
+        _OF_FILES,
     ),
     "seed_everything": Owner(
         changes(_SEED, "paceline.seed_everything"),
@@ -321,6 +331,7 @@ _LR = "call paceline.tools.find_learning_rate(trainer, module, dataloader)"
 _BATCH = "call paceline.tools.find_batch_size(trainer, module, dataloader)"
 _ONE_RANK = "write if self.trainer.is_global_zero: in its place"
 _LINE = "write self.print(...), or trainer.log_line(...) in a callback"
+_CALLABLE = Entry(Group.REWRITE, "from collections.abc import Callable", "collections.abc.Callable")
 _TYPE = Entry(rewrite("").group, "from typing import Any", "typing.Any")
 NAMES: dict[str, Entry] = {
     "EMAWeightAveraging": rewrite("write EMA(decay=...), of paceline.callbacks"),
@@ -355,13 +366,14 @@ NAMES: dict[str, Entry] = {
         rewrite("subclass Logger of paceline.callbacks: docs/guides/logging.md"),
     ),
     "Logger": rewrite("subclass Logger of paceline.callbacks: its one method is write(row)"),
-    "LightningCLI": rewrite("build module, data and Trainer in a script of your own"),
+    "LightningCLI": rewrite("`paceline fit` with the files that --write makes of its YAML"),
     "Fabric": rewrite("write a TrainModule; its training_step is the body of your loop"),
     "LightningLite": rewrite("write a TrainModule; its training_step is the body of your loop"),
     "rank_zero_only": rewrite(_ONE_RANK),
     **all_of("rank_zero_info rank_zero_warn rank_zero_debug rank_zero_deprecation", rewrite(_LINE)),
     "grad_norm": rewrite("write callbacks=[Norms()], of paceline.callbacks"),
     "MisconfigurationException": rewrite("mistakes raise paceline.PacelineError"),
+    **all_of("OptimizerCallable LRSchedulerCallable", _CALLABLE),
     **all_of(
         "STEP_OUTPUT OptimizerLRScheduler EVAL_DATALOADERS TRAIN_DATALOADERS EPOCH_OUTPUT "
         "LRSchedulerTypeUnion",

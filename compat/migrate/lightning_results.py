@@ -10,19 +10,12 @@ from .context import Context
 from .remembered import Result
 from .resolve import Kind, dotted, shown, text_of
 from .tables import rewrite
-from .translation import literal
+from .translation import full_name, literal
 
 _PHASES = 'names begin with the phase: "train/...", "val/...", "test/..."'
-_SEVERAL = 'it is one dict here: names of the second dataloader are "test/1/...", or its own'
+_SEVERAL = 'it returns one dict of all dataloaders here: names of the second are "test/1/...", or its own'
+_LOADER = "with several dataloaders names have that of the loader, as in val/0/acc: write it in monitor="
 _EVALUATIONS = {"test": "test", "validate": "val"}
-
-
-def full_name(key: str) -> str | None:
-    """A metric of Lightning as it is called here, where that is sure."""
-    for phase in ("val", "test"):
-        if key.startswith(f"{phase}_"):
-            return f"{phase}/{key.removeprefix(f'{phase}_').removesuffix('_epoch')}"
-    return key if key.startswith(("val/", "test/")) else None
 
 
 def metric(
@@ -44,9 +37,7 @@ def metric(
         phase: That of an evaluation, of which all the values are; None: unknown.
     """
     assert kind is not None
-    new = full_name(key)
-    if new is None and phase is not None and not key.startswith("train"):
-        new = f"{phase}/{key.removesuffix('_epoch')}"
+    new = full_name(key, phase)
     title = f'{owner}["{key}"]'
     if new is None:
         bare = (
@@ -123,3 +114,16 @@ def _returned(scanner: Context, node: cst.BaseExpression) -> Result | None:
     kind, phase = scanner.kind_of(node.func.value), _EVALUATIONS.get(node.func.attr.value)
     is_trainer = kind is not None and kind.key == ("lightning", "Trainer")
     return Result(kind, phase, True) if is_trainer and kind and phase else None
+
+
+def logged(scanner: Context, node: cst.Call, kind: Kind) -> None:
+    """``self.log(..., add_dataloader_idx=False)``: what is monitored has another name. Once a class."""
+    method = cst.ensure_type(node.func, cst.Attribute).attr.value
+    if kind.key != ("lightning", "LightningModule") or method not in ("log", "log_dict"):
+        return
+    chosen = [arg for arg in node.args if arg.keyword and arg.keyword.value == "add_dataloader_idx"]
+    facts = scanner.classes[-1][1] if scanner.classes else None
+    if facts is not None and chosen and literal(chosen[0].value) is False and not facts.named_by_loader:
+        facts.named_by_loader = True
+        title = f"{shown(node.func)}(add_dataloader_idx=False)"
+        scanner.report(node, kind.library, rewrite(_LOADER), title)

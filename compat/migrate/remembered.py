@@ -1,8 +1,8 @@
-"""What a scan remembers of the variables of a file."""
+"""What a scan remembers of the variables and calls of a file."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import libcst as cst
 
@@ -10,18 +10,18 @@ from .resolve import Kind
 
 
 @dataclass
-class GivenCheckpoint:
-    """A ``ModelCheckpoint`` in a variable, or another object.
+class Checkpoints:
+    """The ``ModelCheckpoint(...)`` calls of a file.
 
     Args:
-        function: Where the variable is; None: in the module.
-        best: What its best checkpoint is in the run, without a monitor the newest; "" of another object.
-        trainer: The one Trainer that it is given to, so far.
+        monitors: Whether each monitors a value: what its best checkpoint is without one is the newest.
+        names: The code of a name for each that may not be the only one of its Trainer.
+        variables: Whether the one in a variable monitors a value, by the variable's function and name.
     """
 
-    function: cst.FunctionDef | None
-    best: str
-    trainer: str | None = None
+    monitors: dict[cst.Call, bool] = field(default_factory=dict)
+    names: dict[cst.Call, str] = field(default_factory=dict)
+    variables: dict[tuple[cst.FunctionDef | None, str], bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from .class_facts import ClassFacts, facts_of
 from .found import Finding, Found
 from .imports import Imports
 from .lightning_arguments import CALLS, POSITIONS
-from .remembered import GivenCheckpoint, Result
+from .remembered import Result
 from .resolve import Kind, Names, dotted, shown
 from .tables import Entry, Group, Library, Owner, rewrite
-from .translation import Translation
+from .translation import Translation, put_of
 
 _STATEMENTS = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
 _SPREAD = "the names in it have to be those of here; what it has too much is named when it runs"
@@ -40,7 +40,7 @@ class Scanner(cst.CSTVisitor):
         self.renamed: dict[str, str] = {}
         self.fitted: dict[str, str] = {}
         self.results: dict[str, Result] = {}
-        self.checkpoints: dict[str, GivenCheckpoint] = {}
+        self.checkpoints = lightning_checkpoints.checkpoints_of(wrapper.module)
         self._variables: list[dict[str, Kind]] = [{}]
         self.facts: dict[str, ClassFacts] = {}
         self._returned: dict[str, list[Kind | None]] = {}
@@ -66,6 +66,13 @@ class Scanner(cst.CSTVisitor):
         to_do = entry.group is Group.REWRITE and not automatic and marked
         if to_do and library.name == "lightning":
             self.found.marks.setdefault(self._statements[-1], []).append(f"{name}: {entry.text}")
+
+    def move_mark(self, text: str) -> None:
+        """As ``Context.move_mark`` says."""
+        for marks in self.found.marks.values():
+            if text in marks:
+                marks.remove(text)
+        self.found.marks.setdefault(self._statements[-1], []).append(text)
 
     def use(self, library: Library) -> None:
         """The file is code for this library."""
@@ -124,6 +131,7 @@ class Scanner(cst.CSTVisitor):
         kind = next(filter(None, (self.names.class_of(base.value) for base in node.bases)), None)
         facts = facts_of(node, len(self.functions))
         for base in node.bases:
+            self.imports.mark_use(base.value)
             inherited = self.facts.get(dotted(base.value))
             if inherited is not None:
                 facts.own |= inherited.own
@@ -237,7 +245,7 @@ class Scanner(cst.CSTVisitor):
         if lightning_expressions.attribute(self, node):
             node.value.visit(self)
             return False
-        kind = self.kind_of(node.value)
+        kind = self.kind_of(node.value) or lightning_checkpoints.member(self, node)
         if kind is not None:
             self._member(node, kind)
         elif self.imports.use_attribute(node):
@@ -266,6 +274,7 @@ class Scanner(cst.CSTVisitor):
         return node.attr.value in self.classes[-1][1].own
 
     def visit_Call(self, node: cst.Call) -> None:
+        self.imports.mark_use(node.func)
         named = self.names.of_library(node.func)
         if named is not None and named[0].owner(named[1]) is not None:
             last = named[1].rpartition(".")[2]
@@ -277,6 +286,8 @@ class Scanner(cst.CSTVisitor):
         kind, method = self.kind_of(node.func.value), node.func.attr.value
         if kind is not None and method in kind.owner.calls and not self._is_own(node.func):
             self._arguments(node, kind, method, shown(node.func), kind.owner.calls[method], None)
+        if kind is not None:
+            lightning_results.logged(self, node, kind)
         lightning_expressions.call(self, node, kind)
 
     def _arguments(
@@ -298,9 +309,12 @@ class Scanner(cst.CSTVisitor):
         values = {name: arg.value for name, arg in zip(keywords, node.args, strict=True) if name}
         translate = CALLS.get((kind.name, method)) if is_lightning else None
         spread = any(arg.star == "**" for arg in node.args)
-        done = translate(values) if translate and (not spread or kind.name == "Trainer") else Translation()
+        sure = not spread or kind.name != "ModelCheckpoint" or "monitor" in values
+        done = translate(values) if translate and sure else Translation()
         if spread:  # it may have what would be added
             done.extra, done.added = [], []
+        if is_lightning and node in self.checkpoints.names:
+            done.extra.append(("name", self.checkpoints.names[node]))
         entries: list[Entry | None] = []
         plan: list[edits.Put | None] = []
         for index, (name, arg) in enumerate(zip(keywords, node.args, strict=True)):
@@ -308,7 +322,7 @@ class Scanner(cst.CSTVisitor):
             entry = done.entries.get(name) or table.get(name)
             if entry is None and owner is not None and owner.other_argument and name:
                 entry = rewrite(owner.other_argument)
-            put = _put(name, entry, done, index < kept and by_position, not by_position) if name else None
+            put = put_of(name, entry, done, index < kept and by_position, not by_position) if name else None
             entries.append(entry)
             plan.append(put)
         _keep_in_order(node, plan)
@@ -343,16 +357,3 @@ def _keywords(node: cst.Call, positional: list[str]) -> list[str]:
         by_name = positional[index] if index < len(positional) and not arg.star else ""
         found.append(arg.keyword.value if arg.keyword else by_name)
     return found
-
-
-def _put(name: str, entry: Entry | None, done: Translation, stays: bool, by_name: bool) -> edits.Put | None:
-    """What takes an argument's place; None leaves it."""
-    if name in done.put:
-        return done.put[name]
-    if entry is None or (entry.new is None and entry.group is not Group.RUNS):
-        return None
-    if entry.new == "":
-        return []
-    if stays or (by_name and not entry.new):
-        return None
-    return [(entry.new or name, None)]

@@ -11,7 +11,7 @@ import libcst as cst
 
 from .edits import Put
 from .resolve import code_of
-from .tables import Entry, rewrite
+from .tables import Entry, Group, rewrite
 
 Values = Mapping[str, cst.BaseExpression]
 
@@ -61,3 +61,35 @@ def epochs(node: cst.BaseExpression) -> str | None:
         return f'"{value:g}ep"' if number else None
     code = code_of(node)
     return None if set(code) & set("\"'{}\n\\") else f'f"{{{code}}}ep"'
+
+
+def full_name(key: str, phase: str | None = None) -> str | None:
+    """A metric of Lightning as it is called here; None where that is not sure.
+
+    Args:
+        key: Its name there, with ``/dataloader_idx_1`` at the end where it has that.
+        phase: That of an evaluation, of which all the values are; None: unknown.
+    """
+    name, _, loader = key.partition("/dataloader_idx_")
+    of = next((one for one in ("val", "test") if name.startswith((f"{one}_", f"{one}/"))), None)
+    if of is not None:
+        short = name[len(of) + 1 :]
+        short = short.removesuffix("_epoch") if name[len(of)] == "_" else short
+    elif phase is not None and not name.startswith("train"):
+        of, short = phase, name.removesuffix("_epoch")
+    else:
+        return None
+    return f"{of}/{loader}/{short}" if loader else f"{of}/{short}"
+
+
+def put_of(name: str, entry: Entry | None, done: Translation, stays: bool, by_name: bool) -> Put | None:
+    """What takes an argument's place; None leaves it."""
+    if name in done.put:
+        return done.put[name]
+    if entry is None or (entry.new is None and entry.group is not Group.RUNS):
+        return None
+    if entry.new == "":
+        return []
+    if stays or (by_name and not entry.new):
+        return None
+    return [(entry.new or name, None)]

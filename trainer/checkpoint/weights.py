@@ -311,6 +311,8 @@ def build_from_checkpoint(
             hparams = {name: value for name, value in hparams.items() if name in parameters}
         unknown = [name for name in arguments if name not in parameters]
         refuse_unknown(f"the constructor of {cls.__name__}", unknown, parameters, {})
+        if build is None:  # what a constructor has added to its hparams, it will add again
+            hparams = {name: value for name, value in hparams.items() if name in parameters}
     hparams |= arguments
     try:
         module: Any = (build or construct)(cls, hparams)

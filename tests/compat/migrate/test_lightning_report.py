@@ -108,9 +108,9 @@ def test_what_cannot_be_translated_is_marked_above_its_statement(tmp_path):
     marks = {lines[i + 1].strip(): line.strip() for i, line in enumerate(lines) if "# paceline: " in line}
     assert "def optimizer_step(self, *args):" in marks
     assert 'self.logger.experiment.add_image("x", batch, self.global_step)' in marks
-    assert marks["from pytorch_lightning.loggers import WandbLogger"].startswith(
-        "# paceline: WandbLogger: write WandB(project=..., name=...)"
-    )
+    assert "from pytorch_lightning.loggers import WandbLogger" not in marks
+    above = lines[: lines.index("trainer = Trainer(")]
+    assert any(line.startswith("# paceline: WandbLogger: write WandB(") for line in above[-6:])
     head = [line for line in lines if line.startswith(("from ", "import "))]
     assert head == [
         "from paceline import TrainModule, Trainer",
@@ -285,7 +285,10 @@ def test_modules(given, native, tmp_path):
             "def on_train_start(self): ...\n    def on_fit_start(self): ...",
             "write its lines into on_fit_start",
         ),
-        ("def f(self, conf): self.save_hyperparameters(conf)", "leave the call out"),
+        ("def f(self, c): self.save_hyperparameters(c, ignore=['x'])", "leave the call out"),
+        ("def f(self): self.log('a', 1, add_dataloader_idx=False)", "write it in monitor="),
+        ("def f(self, path): return torch.load(path)['state_dict']", "a checkpoint is a folder"),
+        ("def f(self): rows = self.trainer.test(self); return rows[1]", "one dict of all dataloaders"),
     ],
 )
 def test_modules_that_are_left(given, said, tmp_path):
@@ -326,3 +329,62 @@ def test_layout_and_comments_stay(tmp_path):
         '"""Trains."""\r\n\r\n# why Lightning\r\nfrom paceline import Trainer\r\n\r\n'
         "trainer = Trainer(\r\n    max_epochs=1,  # one\r\n    loggers=False,  # none\r\n)\r\n"
     )
+
+
+RESULTS = """\
+import lightning as L
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, Timer
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.utilities import CombinedLoader
+
+
+class Net(L.LightningModule):
+    def __init__(self, args):
+        super().__init__()
+        self.save_hyperparameters(args)
+        self.width = self.hparams.width
+
+
+def callbacks(monitors):
+    return [
+        *[ModelCheckpoint(monitor=one, mode="min") for one in monitors],
+        ModelCheckpoint(monitor="val_loss", save_top_k=2),
+        EarlyStopping("val/loss/dataloader_idx_1"),
+    ]
+
+
+def main(net, loader, **options):
+    several = callbacks(["val/a", "val/b"])
+    trainer = L.Trainer(check_val_every_n_epoch=2, callbacks=several, logger=CSVLogger("x"), **options)
+    trainer.fit(net, CombinedLoader([loader, loader], "max_size_cycle"))
+    (values,) = trainer.test(net, loader)
+    lists = trainer.validate(net, loader)
+    print(values["test_acc"], lists[0]["val_loss/dataloader_idx_1"], trainer.logger.log_dir)
+    for one in several[:2]:
+        print(one.best_model_path, one.best_model_score)
+    print(trainer.checkpoint_callback.last_model_path)
+    net.freeze()
+    return Timer("00:00:01:00")
+"""
+WRITTEN = (
+    'self.hparams.update(args if hasattr(args, "keys") else vars(args))',
+    'Checkpoint(monitor=one, mode="min", name=one.replace("/", "-"))',
+    'Checkpoint(monitor="val_loss", keep=1, keep_best=2, mode="min", name="val_loss-2")',
+    'EarlyStopping(monitor="val/1/loss", mode="min")',
+    'Trainer(validate_every="2ep", callbacks=several, loggers=CSVLogger(), **options)',
+    'CombinedLoader([loader, loader], mode="cycle")',
+    "values = trainer.test(net, loader)",
+    'print(values["test/acc"], lists["val/1/loss"], trainer.folder)',
+    "print(one.best, one.best_score)",
+    "print(trainer.run.latest)",
+    "net.requires_grad_(False).eval()",
+)
+
+
+def test_what_programs_do_with_results_is_translated(tmp_path):
+    report = found(tmp_path / "train.py", RESULTS.replace("def main(net,", "def main(net: Net,"))
+    text = report.rewritten.decode()
+    assert [one for one in WRITTEN if one not in text] == [], text
+    lines = text.splitlines()
+    marked = [lines[i + 1].strip() for i, line in enumerate(lines) if "# paceline: " in line]
+    assert [line.partition("(")[0] for line in marked] == ["trainer = Trainer", "return Timer"]

@@ -34,27 +34,42 @@ def main(module, loader):
 @pytest.mark.parametrize(
     ("made", "read", "native"),
     [
-        ("t = Trainer(callbacks=[best, timer])", "best.best_model_path", "t.run.best"),
-        ("t = Trainer(callbacks=[EarlyStopping('a'), best])", "best.last_model_path", "t.run.latest"),
-        ("t = Trainer(callbacks=best)", "best.best_model_path", "t.run.best"),
+        ("t = Trainer(callbacks=[best, timer])", "best.best_model_path", "best.best"),
+        ("t = Trainer(callbacks=[EarlyStopping('a'), best])", "best.last_model_path", "best.latest"),
+        ("t = Trainer(callbacks=best)", "best.best_model_score", "best.best_score"),
         ("t = Trainer()", "t.checkpoint_callback.best_model_path", "t.run.best"),
-        ("t = Trainer(callbacks=[best, ModelCheckpoint()])", "best.best_model_path", None),
-        ("t = Trainer(callbacks=[best, *others])", "best.best_model_path", None),
-        ("t = Trainer(callbacks=[best, loader])", "best.best_model_path", None),
-        ("t = Trainer(callbacks=[best]); t = Trainer()", "best.best_model_path", None),
-        ("t = Trainer(callbacks=[best]); best = loader", "best.best_model_path", None),
-        ("best = ModelCheckpoint(); t = Trainer(callbacks=[best])", "best.best_model_path", "t.run.latest"),
+        ("t = Trainer()", "t.checkpoint_callback.last_model_path", "t.run.latest"),
+        ("t = Trainer(callbacks=[best, ModelCheckpoint()])", "best.best_model_path", "best.best"),
+        ("best = ModelCheckpoint()", "best.best_model_path", "best.latest"),
+        ("best = ModelCheckpoint(*loader)", "best.best_model_path", "best.best"),
+        ("t = Trainer(callbacks=[best]); best = loader", "best.best_model_path", "best.best"),
+        ("best = loader(ModelCheckpoint())", "best.best_model_path", None),
     ],
 )
-def test_the_path_of_a_checkpoint_is_that_of_the_run(made, read, native, tmp_path):
+def test_the_path_of_a_checkpoint_is_that_of_the_callback(made, read, native, tmp_path):
     text = rewritten(tmp_path, WITH_CHECKPOINT.format(made=made, read=read))
     assert text.endswith(f"print({native or read})\n")
+    assert ("# paceline: best.best_model_path: it is best where this" in text) == (native is None)
 
 
-def test_a_path_is_left_in_a_function_that_did_not_make_the_trainer(tmp_path):
+@pytest.mark.parametrize(
+    ("made", "native"),
+    [
+        ("callbacks=[ModelCheckpoint(monitor='a')]", "t.run.best"),
+        ("callbacks=[ModelCheckpoint(save_top_k=2)]", "t.run.latest"),
+        ("callbacks=others()", "(t.run.best or t.run.latest)"),
+    ],
+)
+def test_the_best_of_callbacks_that_monitor_nothing_is_the_newest(made, native, tmp_path):
+    head = "from lightning import Trainer\nfrom lightning.pytorch.callbacks import ModelCheckpoint\n"
+    source = f"{head}\nt = Trainer({made})\nprint(t.checkpoint_callback.best_model_path)\n"
+    assert rewritten(tmp_path, source).endswith(f"print({native})\n")
+
+
+def test_a_path_is_translated_in_a_function_that_did_not_make_the_callback(tmp_path):
     source = WITH_CHECKPOINT.format(made="t = Trainer(callbacks=[best])", read="t")
     report = found(tmp_path / "x.py", f"{source}\n\ndef other(best):\n    return best.best_model_path\n")
-    assert report.rewritten.decode().endswith("return best.best_model_path\n")
+    assert report.rewritten.decode().endswith("return best.best\n")
 
 
 RETURNED = """\
@@ -76,9 +91,7 @@ def main(module, loader):
 
 def test_what_a_function_of_the_file_returns_is_known(tmp_path):
     report = found(tmp_path / "x.py", RETURNED)
-    text = report.rewritten.decode()
-    assert "trainer.epoch, best.best_model_path" in text
-    assert "# paceline: best.best_model_path: trainer.run.best" in text
+    assert "trainer.epoch, best.best\n" in report.rewritten.decode()
 
 
 def test_arguments_beside_others_that_are_not_seen_are_translated(tmp_path):

@@ -322,3 +322,20 @@ def test_what_no_resume_can_make_again_is_said_once_when_it_is_saved(tmp_path, w
     found = [str(w.message) for w in caught if "cannot be resumed" in str(w.message)]
     assert len(found) == 1
     assert said in found[0]
+
+
+def test_what_a_constructor_adds_to_its_hparams_is_added_again(tmp_path):
+    class Adds(TrainModule):
+        def __init__(self, sizes):
+            super().__init__()
+            self.hparams.update(sizes)
+            self.net = nn.Linear(2, self.hparams.width)
+
+        def training_step(self, batch):
+            return self.net(batch[0]).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    run = trainer(tmp_path).fit(Adds({"width": 3}), loader())
+    assert Adds.load_from_checkpoint(run.latest).hparams == {"sizes": {"width": 3}, "width": 3}
