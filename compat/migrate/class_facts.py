@@ -20,7 +20,8 @@ class ClassFacts:
         own: Members that it defines itself: they are not the library's.
         logged: Attributes whose objects are logged: ``acc`` for ``self.log("acc", self.acc)``.
         hparams_object: Whether ``save_hyperparameters`` takes an object and more, such as names to ignore.
-        named_by_loader: Whether it was reported that names of values have the loader's in them.
+        shared_names: Those that it logs with ``add_dataloader_idx=False``, where they are literals.
+        shared_mark: What a comment says of these, once a class; "" without them.
         depth: How many functions are around it.
     """
 
@@ -28,7 +29,8 @@ class ClassFacts:
     own: set[str] = field(default_factory=set)
     logged: set[str] = field(default_factory=set)
     hparams_object: bool = False
-    named_by_loader: bool = False
+    shared_names: set[str] = field(default_factory=set)
+    shared_mark: str = ""
     depth: int = 0
 
 

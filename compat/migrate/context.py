@@ -57,13 +57,16 @@ class Context(Protocol):
         """
 
     def move_mark(self, text: str) -> None:
-        """Mark the statement under way, and not the import that has this mark."""
+        """Mark the statement under way, and not what has this mark above."""
 
     def handled(self, node: cst.CSTNode) -> None:
         """Report nothing more about this node itself."""
 
     def kind_of(self, node: cst.CSTNode) -> Kind | None:
         """The library's class of an expression's value; of a class, itself."""
+
+    def named(self, kind: str) -> list[str]:
+        """The variables of the current function that hold an object of Lightning's class of this name."""
 
     def variable(self, name: str, kind: Kind) -> None:
         """A name of the current function holds an object of this class."""

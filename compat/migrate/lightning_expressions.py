@@ -8,7 +8,7 @@ from . import edits, lightning_checkpoints, lightning_results
 from .context import Context
 from .resolve import Kind, code_of, dotted, is_steady, shown, text_of
 from .scalars import is_scalar, returns_of
-from .tables import Entry, Group, changes, dropped, rewrite
+from .tables import Entry, Group, changes, dropped, renamed, rewrite
 from .translation import literal
 
 _OF_DICT = {"items", "keys", "values", "get", "update", "pop", "setdefault", "copy", "clear", "popitem"}
@@ -38,6 +38,8 @@ LOGGERS: dict[str, str] = {
 def attribute(scanner: Context, node: cst.Attribute) -> bool:
     """``self.hparams.lr``, ``self.logger.experiment.add_image``: True where all is said."""
     inner = node.value
+    if node.attr.value == "log_dir" and _folder_of_logger(scanner, node):
+        return True
     if not isinstance(inner, cst.Attribute):
         return lightning_checkpoints.path(scanner, node)
     if _is(scanner, inner, ("hparams", "hparams_initial"), "LightningModule", "LightningDataModule"):
@@ -59,6 +61,18 @@ def attribute(scanner: Context, node: cst.Attribute) -> bool:
     if kind is not None and _is(scanner, inner, ("checkpoint_callback",), "Trainer"):
         return lightning_checkpoints.of_trainer(scanner, node, inner, kind)
     return lightning_checkpoints.path(scanner, node)
+
+
+def _folder_of_logger(scanner: Context, node: cst.Attribute) -> bool:
+    """``logger.log_dir`` of a logger in a variable, beside the one Trainer of a function."""
+    kind, trainers = scanner.kind_of(node.value), scanner.named("Trainer")
+    loggers = ("CSVLogger", "TensorBoardLogger")
+    if kind is None or kind.library.name != "lightning" or kind.name not in loggers or len(trainers) != 1:
+        return False
+    new = f"{trainers[0]}.folder"
+    scanner.found.edit(node, edits.named(new))
+    scanner.report(node.attr, kind.library, renamed(new, "a path"), shown(node), True)
+    return True
 
 
 def _folder(updated: cst.Attribute) -> cst.Attribute:
@@ -116,6 +130,14 @@ def subscript(scanner: Context, node: cst.Subscript) -> None:
             )
     lightning_results.subscript(scanner, node)
     lightning_checkpoints.subscript(scanner, node)
+
+
+def contains(scanner: Context, node: cst.Comparison) -> None:
+    """``"val_loss" in trainer.callback_metrics``, and in what an evaluation returned."""
+    key, target = text_of(node.left), node.comparisons[0].comparator
+    if key is not None and isinstance(target, cst.Attribute) and _is(scanner, target, _METRICS, "Trainer"):
+        lightning_results.metric(scanner, node.left, key, scanner.kind_of(target.value), shown(target))
+    lightning_results.contains(scanner, node)
 
 
 def call(scanner: Context, node: cst.Call, kind: Kind | None) -> None:

@@ -275,6 +275,8 @@ def _without_arguments(
 _BAR = ("Progress", "the bar has one form", "refresh_rate process_position leave theme console_kwargs")
 _FILES = f"{_RUN_FOLDER}; Trainer(run_dir=, name=) chooses where"
 _OF_FILES = all_of("log_dir root_dir save_dir version", rewrite("trainer.folder is the run's folder"))
+_BOARD = "save_dir name version log_graph default_hp_metric prefix sub_dir"
+_CSV = "save_dir name version prefix flush_logs_every_n_steps"
 _OF_FILES["experiment"] = rewrite("log with self.log, self.log_image, self.log_histogram, self.log_text")
 _SEED = "it seeds initial weights; data order and dropout follow Trainer(seed=...), 0 unless given"
 OWNERS: dict[str, Owner] = {
@@ -297,19 +299,11 @@ OWNERS: dict[str, Owner] = {
     "GradientAccumulationScheduler": Owner(
         imported("paceline.callbacks.GradientAccumulationScheduler"), arguments={"scheduling": runs()}
     ),
-    "TensorBoardLogger": _without_arguments(
-        "TensorBoard",
-        _FILES,
-        "save_dir name version log_graph default_hp_metric prefix sub_dir",
-        "save_dir name version log_graph default_hp_metric prefix sub_dir",
-        _OF_FILES,
-    ),
-    "CSVLogger": _without_arguments(
-        "CSVLogger",
-        _FILES,
-        "save_dir name version prefix flush_logs_every_n_steps",
-        "save_dir name version prefix flush_logs_every_n_steps",
-        _OF_FILES,
+    "TensorBoardLogger": _without_arguments("TensorBoard", _FILES, _BOARD, _BOARD, _OF_FILES),
+    "CSVLogger": _without_arguments("CSVLogger", _FILES, _CSV, _CSV, _OF_FILES),
+    "Logger": Owner(
+        imported("paceline.callbacks.Logger"),
+        methods={"log_metrics": rewrite("write write(self, row), its one method: docs/guides/logging.md")},
     ),
     "seed_everything": Owner(
         changes(_SEED, "paceline.seed_everything"),
@@ -365,7 +359,6 @@ NAMES: dict[str, Entry] = {
         "CometLogger NeptuneLogger LitLogger",
         rewrite("subclass Logger of paceline.callbacks: docs/guides/logging.md"),
     ),
-    "Logger": rewrite("subclass Logger of paceline.callbacks: its one method is write(row)"),
     "LightningCLI": rewrite("`paceline fit` with the files that --write makes of its YAML"),
     "Fabric": rewrite("write a TrainModule; its training_step is the body of your loop"),
     "LightningLite": rewrite("write a TrainModule; its training_step is the body of your loop"),

@@ -85,16 +85,51 @@ def subscript(scanner: Context, node: cst.Subscript) -> None:
     result = _result(scanner, inner)
     if result is not None and result.is_list:
         if literal(index.value) == 0:
-            scanner.found.edit(node, lambda updated: updated.value)
-            scanner.report(node, result.kind.library, _ONE, f"{shown(inner)}[0]", True)
+            _without_index(scanner, node, result)
         else:
             scanner.report(node, result.kind.library, rewrite(_SEVERAL), shown(node))
         return
-    if result is None and isinstance(inner, cst.Subscript) and _is_first(inner):
-        result = _result(scanner, inner.value)
     key = text_of(index.value)
+    result = _values(scanner, inner, key) if key is not None else None
     if result is not None and key is not None:
         metric(scanner, index.value, key, result.kind, shown(inner), result.phase)
+
+
+def contains(scanner: Context, node: cst.Comparison) -> None:
+    """``"val_loss" in results[0]``."""
+    key, target = text_of(node.left), node.comparisons[0]
+    if key is None or len(node.comparisons) > 1 or not isinstance(target.operator, (cst.In, cst.NotIn)):
+        return
+    result = _values(scanner, target.comparator, key)
+    if result is not None:
+        metric(scanner, node.left, key, result.kind, shown(target.comparator), result.phase)
+
+
+def counted(scanner: Context, node: cst.BaseExpression) -> None:
+    """``len(results)``, and ``for values in results``: there is one dict here."""
+    result = _result(scanner, node)
+    if result is not None and result.is_list:
+        scanner.report(node, result.kind.library, rewrite(_SEVERAL), shown(node))
+
+
+def _values(scanner: Context, node: cst.BaseExpression, key: str) -> Result | None:
+    """The evaluation of which an expression is one dict: ``results[1]`` where the key names its loader."""
+    if not isinstance(node, cst.Subscript):
+        result = _result(scanner, node)
+        return None if result is None or result.is_list else result
+    result = _result(scanner, node.value)
+    if result is None or not result.is_list or _is_first(node):
+        return result if result is not None and result.is_list else None
+    if "/dataloader_idx_" not in key:
+        return None
+    _without_index(scanner, node, result)
+    scanner.handled(node)
+    return result
+
+
+def _without_index(scanner: Context, node: cst.Subscript, result: Result) -> None:
+    scanner.found.edit(node, lambda updated: updated.value)
+    scanner.report(node, result.kind.library, _ONE, f"{shown(node.value)}[0]", True)
 
 
 def _is_first(node: cst.Subscript) -> bool:
@@ -123,7 +158,19 @@ def logged(scanner: Context, node: cst.Call, kind: Kind) -> None:
         return
     chosen = [arg for arg in node.args if arg.keyword and arg.keyword.value == "add_dataloader_idx"]
     facts = scanner.classes[-1][1] if scanner.classes else None
-    if facts is not None and chosen and literal(chosen[0].value) is False and not facts.named_by_loader:
-        facts.named_by_loader = True
+    if facts is None or not chosen or literal(chosen[0].value) is not False:
+        return
+    key = text_of(node.args[0].value)
+    facts.shared_names |= {key} if key is not None else set()
+    if not facts.shared_mark:
         title = f"{shown(node.func)}(add_dataloader_idx=False)"
+        facts.shared_mark = f"{title}: {_LOADER}"
         scanner.report(node, kind.library, rewrite(_LOADER), title)
+
+
+def monitored(scanner: Context, name: cst.BaseExpression | None) -> None:
+    """Mark where such a value is monitored, or may be, and not where it is logged."""
+    key = text_of(name)
+    for facts in scanner.facts.values():
+        if facts.shared_mark and name is not None and (key is None or key in facts.shared_names):
+            scanner.move_mark(facts.shared_mark)

@@ -46,6 +46,7 @@ class Scanner(cst.CSTVisitor):
         self._returned: dict[str, list[Kind | None]] = {}
         self._statements: list[cst.CSTNode] = []
         self._handled: set[cst.CSTNode] = set()
+        self._moved: set[str] = set()
 
     # -- what the parts of the scan use ----------------------------------------------------------
 
@@ -69,9 +70,10 @@ class Scanner(cst.CSTVisitor):
 
     def move_mark(self, text: str) -> None:
         """As ``Context.move_mark`` says."""
-        for marks in self.found.marks.values():
-            if text in marks:
-                marks.remove(text)
+        if text not in self._moved:  # each place that uses it has the mark from then on
+            self._moved.add(text)
+            for marks in self.found.marks.values():
+                marks[:] = [one for one in marks if one != text]
         self.found.marks.setdefault(self._statements[-1], []).append(text)
 
     def use(self, library: Library) -> None:
@@ -102,6 +104,10 @@ class Scanner(cst.CSTVisitor):
         holder = self.kind_of(node.value)
         kind = holder.owner.kinds.get(node.attr.value) if holder else None
         return Kind(holder.library, kind) if holder and kind else self.names.class_of(node)
+
+    def named(self, kind: str) -> list[str]:
+        """As ``Context.named`` says."""
+        return [name for name, one in self._variables[-1].items() if one.key == ("lightning", kind)]
 
     def variable(self, name: str, kind: Kind) -> None:
         """A name of the current function holds an object of this class."""
@@ -227,7 +233,14 @@ class Scanner(cst.CSTVisitor):
         self._returned[function] = kinds
 
     def visit_Subscript(self, node: cst.Subscript) -> None:
-        lightning_expressions.subscript(self, node)
+        if node not in self._handled:
+            lightning_expressions.subscript(self, node)
+
+    def visit_Comparison(self, node: cst.Comparison) -> None:
+        lightning_expressions.contains(self, node)
+
+    def visit_For(self, node: cst.For) -> None:
+        lightning_results.counted(self, node.iter)
 
     def visit_Expr(self, node: cst.Expr) -> None:
         lightning_expressions.statement(self, node)
@@ -282,6 +295,9 @@ class Scanner(cst.CSTVisitor):
             self._arguments(node, Kind(named[0], last), "", last, owner.arguments, owner)
             return
         if not isinstance(node.func, cst.Attribute):
+            if dotted(node.func) in ("len", "enumerate", "zip"):
+                for arg in node.args:
+                    lightning_results.counted(self, arg.value)
             return
         kind, method = self.kind_of(node.func.value), node.func.attr.value
         if kind is not None and method in kind.owner.calls and not self._is_own(node.func):
@@ -313,6 +329,8 @@ class Scanner(cst.CSTVisitor):
         done = translate(values) if translate and sure else Translation()
         if spread:  # it may have what would be added
             done.extra, done.added = [], []
+        if is_lightning and kind.name in ("ModelCheckpoint", "EarlyStopping"):
+            lightning_results.monitored(self, values.get("monitor"))
         if is_lightning and node in self.checkpoints.names:
             done.extra.append(("name", self.checkpoints.names[node]))
         entries: list[Entry | None] = []

@@ -112,7 +112,17 @@ def test_arguments_beside_others_that_are_not_seen_are_translated(tmp_path):
             "r = t.test(m, d)\n    r = load()\n    r[0]['acc']",
             "r = t.test(m, d)\n    r = load()\n    r[0]['acc']",
         ),
+        (
+            "r = t.test(m, d)\n    r[1]['acc/dataloader_idx_1'], 'acc' in r[0], 'a' in r[2]",
+            'r["test/1/acc"], "test/acc" in r, \'a\' in r[2]',
+        ),
+        (
+            "'acc/dataloader_idx_1' in t.test(m, d)[1], 'val_loss' in t.callback_metrics",
+            '"test/1/acc" in t.test(m, d), "val/loss" in t.metrics',
+        ),
         ("r = t.test(m, d)\n    r[1]", None),
+        ("r = t.test(m, d)\n    len(r)", None),
+        ("for r in t.test(m, d): print(r)", None),
         ("r = t.validate(m, d)[0]\n    r['train_acc']", None),
     ],
 )
@@ -146,3 +156,48 @@ def test_a_module_loaded_without_its_hook_is_left_with_a_comment(tmp_path):
     marked = "# paceline: Net.load_from_checkpoint: on_load_checkpoint is called only when a run resumes"
     assert marked in rewritten(tmp_path, f"{MODULE}{hook}{loads}")
     assert marked not in rewritten(tmp_path, f"{MODULE}    n = 0\n{loads}")
+
+
+SHARED = """\
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        self.log("val/a", 1.0, add_dataloader_idx=False)
+        self.log(f"val/{dataloader_idx}", 1.0, add_dataloader_idx=False)
+
+
+def callbacks(monitors):
+    made = [ModelCheckpoint(monitor=one) for one in monitors]
+    stops = EarlyStopping("val/mean")
+    return made, stops, EarlyStopping(monitor="val/a")
+"""
+
+
+def test_a_monitor_whose_name_has_no_dataloader_is_marked_where_it_is_given(tmp_path):
+    head = "from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint\n"
+    lines = rewritten(tmp_path, f"{head}{MODULE}{SHARED}").splitlines()
+    marked = [lines[i + 1].split()[0] for i, line in enumerate(lines) if "# paceline: self.log(" in line]
+    assert marked == ["made", "return"]
+
+
+@pytest.mark.parametrize(
+    ("made", "native"),
+    [
+        ("t = Trainer(logger=log)", "t.folder"),
+        ("t = Trainer(logger=log); u = Trainer()", "log.log_dir"),
+        ("", "log.log_dir"),
+    ],
+)
+def test_the_folder_of_a_logger_is_that_of_the_one_trainer(made, native, tmp_path):
+    head = "from lightning import Trainer\nfrom lightning.pytorch.loggers import CSVLogger\n"
+    source = f"{head}\n\ndef main():\n    log = CSVLogger('x')\n    {made}\n    return log.log_dir\n"
+    text = rewritten(tmp_path, source)
+    assert text.endswith(f"return {native}\n")
+    assert ("# paceline: log.log_dir" in text) == (native == "log.log_dir")
+
+
+def test_a_logger_is_marked_where_it_is_written_and_not_where_it_is_named(tmp_path):
+    head = "from lightning.pytorch.loggers import CSVLogger, Logger\n\n"
+    text = rewritten(tmp_path, f"{head}loggers: list[Logger] = [CSVLogger('x')]\n")
+    assert "# paceline: " not in text
+    assert "from paceline.callbacks import CSVLogger, Logger\n" in text
+    own = "class Own(Logger):\n    def log_metrics(self, metrics, step=None):\n        pass\n"
+    assert "# paceline: log_metrics: write write(self, row)" in rewritten(tmp_path, f"{head}{own}")
