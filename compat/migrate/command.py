@@ -17,7 +17,7 @@ from .sources import python_files
 
 if TYPE_CHECKING:
     from .analysis import FileReport
-    from .cli_config import ConfigReport
+    from .lightning.cli_config import ConfigReport
 
 Say = Callable[[str], None]
 READABLE, TO_REWRITE, UNREADABLE = 0, 1, 2
@@ -110,8 +110,8 @@ def write(path: Path, ask: Callable[[str], bool] | None, yes: bool, say: Say, wa
 def _analysed(path: Path) -> tuple[list[FileReport], list[ConfigReport]]:
     if find_spec("libcst") is None:
         raise PacelineError("paceline migrate reads code with libcst", fix="pip install libcst")
-    from . import cli_config
     from .analysis import analyse
+    from .lightning import cli_config
 
     files = [] if cli_config.is_config(path) else python_files(path)
     return [analyse(file) for file in files], cli_config.configs(path)

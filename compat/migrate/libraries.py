@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .accelerate_names import ACCELERATE
 from .composer_names import COMPOSER
-from .lightning_names import LIGHTNING
+from .lightning.names import LIGHTNING
 from .tables import Library
 from .transformers_names import TRANSFORMERS
 

@@ -8,11 +8,12 @@ from typing import Any
 import libcst as cst
 from libcst import metadata
 
-from . import edits, lightning_checkpoints, lightning_expressions, lightning_methods, lightning_results
+from . import edits
 from .class_facts import ClassFacts, facts_of
 from .found import Finding, Found
 from .imports import Imports
-from .lightning_arguments import CALLS, POSITIONS
+from .lightning import checkpoints, expressions, methods, results
+from .lightning.arguments import CALLS, POSITIONS
 from .remembered import Result
 from .resolve import Kind, Names, dotted, shown
 from .tables import Entry, Group, Library, Owner, rewrite
@@ -40,7 +41,7 @@ class Scanner(cst.CSTVisitor):
         self.renamed: dict[str, str] = {}
         self.fitted: dict[str, str] = {}
         self.results: dict[str, Result] = {}
-        self.checkpoints = lightning_checkpoints.checkpoints_of(wrapper.module)
+        self.checkpoints = checkpoints.checkpoints_of(wrapper.module)
         self._variables: list[dict[str, Kind]] = [{}]
         self.facts: dict[str, ClassFacts] = {}
         self._returned: dict[str, list[Kind | None]] = {}
@@ -172,7 +173,7 @@ class Scanner(cst.CSTVisitor):
         return False
 
     def _method(self, node: cst.FunctionDef, kind: Kind) -> None:
-        if kind.library.name == "lightning" and lightning_methods.method(self, node, kind):
+        if kind.library.name == "lightning" and methods.method(self, node, kind):
             return
         name = node.name.value
         entry = kind.owner.methods.get(name)
@@ -195,9 +196,9 @@ class Scanner(cst.CSTVisitor):
             for element, kind in zip(node.targets[0].target.elements, returned, strict=False):
                 if kind is not None and dotted(element.value):
                     self._remember(dotted(element.value), kind)
-        lightning_checkpoints.assigned(self, node)
-        lightning_results.assigned(self, node)
-        lightning_expressions.assignment(self, node)
+        checkpoints.assigned(self, node)
+        results.assigned(self, node)
+        expressions.assignment(self, node)
 
     def _remember(self, name: str, kind: Kind) -> None:
         """A variable; an attribute of ``self`` is known in the whole class."""
@@ -214,12 +215,12 @@ class Scanner(cst.CSTVisitor):
         return False
 
     def visit_Dict(self, node: cst.Dict) -> None:
-        lightning_expressions.dictionary(self, node)
+        expressions.dictionary(self, node)
 
     def visit_Return(self, node: cst.Return) -> None:
         if len(self.functions) == 1 and not self.classes and node.value is not None:
             self._note_returned(self.functions[0].name.value, node.value)
-        lightning_expressions.returned(self, node)
+        expressions.returned(self, node)
 
     def _note_returned(self, function: str, value: cst.BaseExpression) -> None:
         """What a function of the file returns, for those that call it below."""
@@ -234,16 +235,16 @@ class Scanner(cst.CSTVisitor):
 
     def visit_Subscript(self, node: cst.Subscript) -> None:
         if node not in self._handled:
-            lightning_expressions.subscript(self, node)
+            expressions.subscript(self, node)
 
     def visit_Comparison(self, node: cst.Comparison) -> None:
-        lightning_expressions.contains(self, node)
+        expressions.contains(self, node)
 
     def visit_For(self, node: cst.For) -> None:
-        lightning_results.counted(self, node.iter)
+        results.counted(self, node.iter)
 
     def visit_Expr(self, node: cst.Expr) -> None:
-        lightning_expressions.statement(self, node)
+        expressions.statement(self, node)
 
     def visit_Name(self, node: cst.Name) -> None:
         if node.value in self.renamed:
@@ -255,10 +256,10 @@ class Scanner(cst.CSTVisitor):
         if node in self._handled:
             node.value.visit(self)
             return False
-        if lightning_expressions.attribute(self, node):
+        if expressions.attribute(self, node):
             node.value.visit(self)
             return False
-        kind = self.kind_of(node.value) or lightning_checkpoints.member(self, node)
+        kind = self.kind_of(node.value) or checkpoints.member(self, node)
         if kind is not None:
             self._member(node, kind)
         elif self.imports.use_attribute(node):
@@ -297,14 +298,14 @@ class Scanner(cst.CSTVisitor):
         if not isinstance(node.func, cst.Attribute):
             if dotted(node.func) in ("len", "enumerate", "zip"):
                 for arg in node.args:
-                    lightning_results.counted(self, arg.value)
+                    results.counted(self, arg.value)
             return
         kind, method = self.kind_of(node.func.value), node.func.attr.value
         if kind is not None and method in kind.owner.calls and not self._is_own(node.func):
             self._arguments(node, kind, method, shown(node.func), kind.owner.calls[method], None)
         if kind is not None:
-            lightning_results.logged(self, node, kind)
-        lightning_expressions.call(self, node, kind)
+            results.logged(self, node, kind)
+        expressions.call(self, node, kind)
 
     def _arguments(
         self,
@@ -330,7 +331,7 @@ class Scanner(cst.CSTVisitor):
         if spread:  # it may have what would be added
             done.extra, done.added = [], []
         if is_lightning and kind.name in ("ModelCheckpoint", "EarlyStopping"):
-            lightning_results.monitored(self, values.get("monitor"))
+            results.monitored(self, values.get("monitor"))
         if is_lightning and node in self.checkpoints.names:
             done.extra.append(("name", self.checkpoints.names[node]))
         entries: list[Entry | None] = []

@@ -9,7 +9,7 @@ from helpers.small_net import Net, data
 from paceline import PacelineError, Trainer
 from paceline.callbacks import Callback
 from paceline.compat.migrate.analysis import analyse
-from paceline.compat.migrate.lightning_names import CALLBACK, MODULE
+from paceline.compat.migrate.lightning.names import CALLBACK, MODULE
 from paceline.compat.migrate.tables import Group
 
 QUIET = "accelerator='cpu', enable_progress_bar=False, logger=False"

@@ -17,7 +17,7 @@ import pytest
 
 from paceline.compat.migrate.analysis import analyse
 from paceline.compat.migrate.libraries import LIBRARIES
-from paceline.compat.migrate.lightning_names import HOOKS
+from paceline.compat.migrate.lightning.names import HOOKS
 
 from .programs import PROGRAMS
 

@@ -8,7 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from paceline.__main__ import app
-from paceline.compat.migrate.cli_config import Classes, classes_of, configs, translate
+from paceline.compat.migrate.lightning.cli_config import Classes, classes_of, configs, translate
 
 BASE = """\
 seed_everything: 11

@@ -13,9 +13,9 @@ import paceline.mixing
 import paceline.strategies
 from paceline.callbacks.hooks import HOOKS as OUR_HOOKS
 from paceline.compat.migrate.libraries import LIBRARIES
-from paceline.compat.migrate.lightning_arguments import PRECISIONS, STRATEGIES
-from paceline.compat.migrate.lightning_names import HOOKS, OWNERS
-from paceline.compat.migrate.lightning_trainer_names import (
+from paceline.compat.migrate.lightning.arguments import PRECISIONS, STRATEGIES
+from paceline.compat.migrate.lightning.names import HOOKS, OWNERS
+from paceline.compat.migrate.lightning.trainer_names import (
     TRAINER_ARGUMENTS,
     TRAINER_CALLS,
     TRAINER_MEMBERS,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...other_trainers.arguments import NEEDED_BY_NONE, OF_TRAINER
-from .tables import Entry, Owner, all_of, changes, dropped, imported, renamed, rewrite, runs
+from ....other_trainers.arguments import NEEDED_BY_NONE, OF_TRAINER
+from ..tables import Entry, Owner, all_of, changes, dropped, imported, renamed, rewrite, runs
 
 _ALL_RANKS = "an int counts the batches of all ranks together here, those of each rank there"
 _STEPS = "a part of an epoch is a duration here, and an int counts optimizer steps"

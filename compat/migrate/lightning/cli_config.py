@@ -11,12 +11,12 @@ from typing import Any
 import libcst as cst
 import yaml
 
-from .lightning_arguments import CALLS
-from .lightning_names import LIGHTNING
-from .resolve import find_library
-from .sources import Unreadable, python_files, read
-from .tables import Entry, Group, Owner, rewrite
-from .translation import Translation, put_of
+from ..resolve import find_library
+from ..sources import Unreadable, python_files, read
+from ..tables import Entry, Group, Owner, rewrite
+from ..translation import Translation, put_of
+from .arguments import CALLS
+from .names import LIGHTNING
 
 _NO_KEY = "LightningCLI got it from add_arguments_to_parser: give it to the module or the data"
 _UPDATE = "the module makes it: configure_optimizers takes it from an argument"

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .lightning_trainer_names import TRAINER
-from .tables import Entry, Group, Library, Owner, all_of, changes, dropped, imported, renamed, rewrite, runs
+from ..tables import (
+    Entry,
+    Library,
+    Owner,
+    all_of,
+    changes,
+    dropped,
+    imported,
+    renamed,
+    rewrite,
+    runs,
+)
+from .trainer_names import TRAINER
 
 _LOGGED = (
     "training values are means over a log window, and over the epoch as <name>_epoch; val_loss is val/loss"
@@ -44,11 +55,9 @@ MODULE_MEMBERS: dict[str, Entry] = {
     "local_rank": rewrite("self.trainer.rank is the rank among all"),
     "hparams_initial": renamed("hparams"),
     "save_hyperparameters": dropped("hparams record the constructor's arguments by themselves"),
-    "logger": rewrite(
-        "log with self.log, self.log_image, self.log_histogram, self.log_table, self.log_text"
-    ),
-    "loggers": rewrite(
-        "log with self.log, self.log_image, self.log_histogram, self.log_table, self.log_text"
+    **all_of(
+        "logger loggers",
+        rewrite("log with self.log, self.log_image, self.log_histogram, self.log_table, self.log_text"),
     ),
     "clip_gradients": rewrite(
         "Trainer(clip_grad_norm=...) clips inside optimizer.step(); leave the call out"
@@ -325,8 +334,8 @@ _LR = "call paceline.tools.find_learning_rate(trainer, module, dataloader)"
 _BATCH = "call paceline.tools.find_batch_size(trainer, module, dataloader)"
 _ONE_RANK = "write if self.trainer.is_global_zero: in its place"
 _LINE = "write self.print(...), or trainer.log_line(...) in a callback"
-_CALLABLE = Entry(Group.REWRITE, "from collections.abc import Callable", "collections.abc.Callable")
-_TYPE = Entry(rewrite("").group, "from typing import Any", "typing.Any")
+_CALLABLE = rewrite("from collections.abc import Callable", "collections.abc.Callable")
+_TYPE = rewrite("from typing import Any", "typing.Any")
 NAMES: dict[str, Entry] = {
     "EMAWeightAveraging": rewrite("write EMA(decay=...), of paceline.callbacks"),
     "WeightAveraging": rewrite("write EMA or SWA, or subclass WeightAverage, of paceline.callbacks"),
@@ -360,8 +369,7 @@ NAMES: dict[str, Entry] = {
         rewrite("subclass Logger of paceline.callbacks: docs/guides/logging.md"),
     ),
     "LightningCLI": rewrite("`paceline fit` with the files that --write makes of its YAML"),
-    "Fabric": rewrite("write a TrainModule; its training_step is the body of your loop"),
-    "LightningLite": rewrite("write a TrainModule; its training_step is the body of your loop"),
+    **all_of("Fabric LightningLite", rewrite("write a TrainModule; its training_step is your loop's body")),
     "rank_zero_only": rewrite(_ONE_RANK),
     **all_of("rank_zero_info rank_zero_warn rank_zero_debug rank_zero_deprecation", rewrite(_LINE)),
     "grad_norm": rewrite("write callbacks=[Norms()], of paceline.callbacks"),
@@ -372,9 +380,7 @@ NAMES: dict[str, Entry] = {
         "LRSchedulerTypeUnion",
         _TYPE,
     ),
-    "LightningOptimizer": Entry(
-        rewrite("").group, "it is a torch.optim.Optimizer", "torch.optim.Optimizer"
-    ),
+    "LightningOptimizer": rewrite("it is a torch.optim.Optimizer", "torch.optim.Optimizer"),
     "metrics": rewrite("import the metric from torchmetrics"),
 }
 OTHER = "it has no counterpart here: it runs while lightning is installed, or leave it out"

@@ -6,12 +6,12 @@ from typing import Any
 
 import libcst as cst
 
-from . import edits
-from .context import Context
-from .remembered import Checkpoints
-from .resolve import Kind, code_of, dotted, in_an_operation, is_steady, shown, text_of
-from .tables import Library, renamed, rewrite
-from .translation import literal
+from .. import edits
+from ..context import Context
+from ..remembered import Checkpoints
+from ..resolve import Kind, code_of, dotted, in_an_operation, is_steady, shown, text_of
+from ..tables import Library, renamed, rewrite
+from ..translation import literal
 
 _CLASS = "ModelCheckpoint"
 _PATHS = {"best_model_path": "best", "last_model_path": "latest"}

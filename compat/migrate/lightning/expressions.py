@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import libcst as cst
 
-from . import edits, lightning_checkpoints, lightning_results
-from .context import Context
-from .resolve import Kind, code_of, dotted, is_steady, shown, text_of
+from .. import edits
+from ..context import Context
+from ..resolve import Kind, code_of, dotted, is_steady, shown, text_of
+from ..tables import Entry, Group, changes, dropped, renamed, rewrite
+from ..translation import literal
+from . import checkpoints, results
 from .scalars import is_scalar, returns_of
-from .tables import Entry, Group, changes, dropped, renamed, rewrite
-from .translation import literal
 
 _OF_DICT = {"items", "keys", "values", "get", "update", "pop", "setdefault", "copy", "clear", "popitem"}
 _METRICS = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
@@ -41,7 +42,7 @@ def attribute(scanner: Context, node: cst.Attribute) -> bool:
     if node.attr.value == "log_dir" and _folder_of_logger(scanner, node):
         return True
     if not isinstance(inner, cst.Attribute):
-        return lightning_checkpoints.path(scanner, node)
+        return checkpoints.path(scanner, node)
     if _is(scanner, inner, ("hparams", "hparams_initial"), "LightningModule", "LightningDataModule"):
         return _hparam(scanner, node, inner)
     logger = inner
@@ -59,8 +60,8 @@ def attribute(scanner: Context, node: cst.Attribute) -> bool:
         return True
     kind = scanner.kind_of(inner.value)
     if kind is not None and _is(scanner, inner, ("checkpoint_callback",), "Trainer"):
-        return lightning_checkpoints.of_trainer(scanner, node, inner, kind)
-    return lightning_checkpoints.path(scanner, node)
+        return checkpoints.of_trainer(scanner, node, inner, kind)
+    return checkpoints.path(scanner, node)
 
 
 def _folder_of_logger(scanner: Context, node: cst.Attribute) -> bool:
@@ -125,19 +126,17 @@ def subscript(scanner: Context, node: cst.Subscript) -> None:
     if isinstance(node.value, cst.Attribute) and _is(scanner, node.value, _METRICS, "Trainer"):
         key = text_of(index.value)
         if key is not None:
-            lightning_results.metric(
-                scanner, index.value, key, scanner.kind_of(node.value.value), shown(node.value)
-            )
-    lightning_results.subscript(scanner, node)
-    lightning_checkpoints.subscript(scanner, node)
+            results.metric(scanner, index.value, key, scanner.kind_of(node.value.value), shown(node.value))
+    results.subscript(scanner, node)
+    checkpoints.subscript(scanner, node)
 
 
 def contains(scanner: Context, node: cst.Comparison) -> None:
     """``"val_loss" in trainer.callback_metrics``, and in what an evaluation returned."""
     key, target = text_of(node.left), node.comparisons[0].comparator
     if key is not None and isinstance(target, cst.Attribute) and _is(scanner, target, _METRICS, "Trainer"):
-        lightning_results.metric(scanner, node.left, key, scanner.kind_of(target.value), shown(target))
-    lightning_results.contains(scanner, node)
+        results.metric(scanner, node.left, key, scanner.kind_of(target.value), shown(target))
+    results.contains(scanner, node)
 
 
 def call(scanner: Context, node: cst.Call, kind: Kind | None) -> None:
@@ -151,9 +150,7 @@ def call(scanner: Context, node: cst.Call, kind: Kind | None) -> None:
     if name == "get" and isinstance(inner, cst.Attribute) and _is(scanner, inner, _METRICS, "Trainer"):
         key = text_of(node.args[0].value) if node.args else None
         if key is not None:
-            lightning_results.metric(
-                scanner, node.args[0].value, key, scanner.kind_of(inner.value), shown(inner)
-            )
+            results.metric(scanner, node.args[0].value, key, scanner.kind_of(inner.value), shown(inner))
         return
     if kind is not None and kind.key == ("lightning", "Trainer"):
         _trainer_call(scanner, node, kind, name, dotted(inner))

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import libcst as cst
 
-from .context import Context
-from .remembered import Result
-from .resolve import Kind, dotted, shown, text_of
-from .tables import rewrite
-from .translation import full_name, literal
+from ..context import Context
+from ..remembered import Result
+from ..resolve import Kind, dotted, shown, text_of
+from ..tables import rewrite
+from ..translation import full_name, literal
 
 _PHASES = 'names begin with the phase: "train/...", "val/...", "test/..."'
 _SEVERAL = 'it returns one dict of all dataloaders here: names of the second are "test/1/...", or its own'

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import libcst as cst
 
-from .edits import Put
-from .resolve import dotted, in_an_operation, is_steady
-from .tables import changes, rewrite, runs
-from .translation import UNKNOWN, Translation, Values, epochs, full_name, literal
+from ..edits import Put
+from ..resolve import dotted, in_an_operation, is_steady
+from ..tables import changes, rewrite, runs
+from ..translation import UNKNOWN, Translation, Values, epochs, full_name, literal
 
 _PRECISION = {
     "32-true": '"32"',

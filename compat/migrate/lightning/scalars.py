@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from .resolve import dotted
+from ..resolve import dotted
 
 _REDUCED = frozenset(["mean", "sum", "item", "float", "int", "len", "norm", "prod", "std", "var", "numel"])
 _WORDS = frozenset(

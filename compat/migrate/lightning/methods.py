@@ -7,10 +7,10 @@ from typing import Any
 
 import libcst as cst
 
-from .context import Context
-from .lightning_names import HOOKS, UPDATE
-from .resolve import Kind, Used, dotted, text_of, used_in
-from .tables import Entry, changes, renamed, rewrite, runs
+from ..context import Context
+from ..resolve import Kind, Used, dotted, text_of, used_in
+from ..tables import Entry, changes, renamed, rewrite, runs
+from .names import HOOKS, UPDATE
 
 _OF_LIGHTNING = {
     "state_dict",
