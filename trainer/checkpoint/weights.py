@@ -307,11 +307,9 @@ def build_from_checkpoint(
         hparams = dict(content.hparams)
     parameters = inspect.signature(cls).parameters
     if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        if content is not None:  # others record more than a constructor takes
-            hparams = {name: value for name, value in hparams.items() if name in parameters}
         unknown = [name for name in arguments if name not in parameters]
         refuse_unknown(f"the constructor of {cls.__name__}", unknown, parameters, {})
-        if build is None:  # what a constructor has added to its hparams, it will add again
+        if content is not None or build is None:  # others, and a constructor itself, record more
             hparams = {name: value for name, value in hparams.items() if name in parameters}
     hparams |= arguments
     try:
