@@ -293,18 +293,7 @@ def build_from_checkpoint(
         raise PacelineError("load_from_checkpoint: strict is True or False", got=strict)
     folder = find_weights(path)
     content = None if files.is_checkpoint(folder) else external_weights.read(folder, safe)
-    if content is None:
-        manifest = read_manifest(folder)
-        missing = [name for name in manifest["module"]["not_plain"] if name not in arguments]
-        if missing:
-            raise PacelineError(
-                f"{cls.__name__}.load_from_checkpoint needs what the checkpoint does not keep: "
-                + ", ".join(missing),
-                fix=f"{cls.__name__}.load_from_checkpoint(path, {missing[0]}=...)",
-            )
-        hparams = hparams_of(folder, manifest)
-    else:
-        hparams = dict(content.hparams)
+    hparams = _recorded(cls, folder, arguments) if content is None else dict(content.hparams)
     parameters = inspect.signature(cls).parameters
     if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         unknown = [name for name in arguments if name not in parameters]
@@ -332,6 +321,19 @@ def build_from_checkpoint(
     else:
         _load_external(module, folder, content, strategy, strict, fix)
     return cast(M, module)
+
+
+def _recorded(cls: type, folder: Path, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The constructor's arguments that a checkpoint keeps; those that it does not are to be given."""
+    manifest = read_manifest(folder)
+    missing = [name for name in manifest["module"]["not_plain"] if name not in arguments]
+    if missing:
+        raise PacelineError(
+            f"{cls.__name__}.load_from_checkpoint needs what the checkpoint does not keep: "
+            + ", ".join(missing),
+            fix=f"{cls.__name__}.load_from_checkpoint(path, {missing[0]}=...)",
+        )
+    return hparams_of(folder, manifest)
 
 
 def construct(cls: type, hparams: dict[str, Any]) -> Any:

@@ -23,9 +23,10 @@ from ..pytorch.trainer import seed_everything
 from ..pytorch.trainer.given import as_list
 from ..pytorch.utilities import move_data_to_device
 from ..translation.arguments import computation
+from ..translation.default_dtype import default_dtype
 from .checkpoint import Checkpoints
 from .data import FabricDataLoader
-from .wrappers import FabricModule, FabricOptimizer, default_dtype, is_wrapped, unwrapped
+from .wrappers import FabricModule, FabricOptimizer, is_wrapped, unwrapped
 
 
 class Fabric(Checkpoints):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
@@ -17,6 +16,7 @@ from ....strategies import Precision, Strategy
 from ....trainer.loops.manual_optimizer import ManualOptimizer
 from ....trainer.plain_names import COMPILED
 from ....trainer.utils.nested import map_tensors
+from ..translation.default_dtype import default_dtype
 
 
 class FabricModule(nn.Module):
@@ -266,18 +266,6 @@ def cast_floats(values: Any, dtype: torch.dtype) -> Any:
         return value.to(dtype) if floats else value
 
     return map_tensors(values, cast)
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
-    """New tensors inside have this dtype; None changes nothing."""
-    before = torch.get_default_dtype()
-    if dtype is not None:
-        torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 _FabricModule, _FabricOptimizer = FabricModule, FabricOptimizer  # Lightning's names

@@ -183,9 +183,7 @@ class Tuner:
         Raises:
             PacelineError: where the module has no such attribute, and for another method.
         """
-        if method != "fit":
-            raise PacelineError("lr_find searches in a fit alone", got=f"method={method!r}")
-        if self._trainer.fast_dev_run:
+        if not self._searches("lr_find", method):
             return None
         name = (
             _attribute(model, [attr_name] if attr_name else ["lr", "learning_rate"]) if update_attr else ""
@@ -240,9 +238,7 @@ class Tuner:
         Raises:
             PacelineError: where neither has such an attribute, and for another method.
         """
-        if method != "fit":
-            raise PacelineError("scale_batch_size searches in a fit alone", got=f"method={method!r}")
-        if self._trainer.fast_dev_run:
+        if not self._searches("scale_batch_size", method):
             return None
         loaders, datamodule = as_datamodule(train_dataloaders, datamodule)
         owner = model if _has(model, batch_arg_name) or datamodule is None else datamodule
@@ -263,6 +259,11 @@ class Tuner:
             fits = max(int(fits * (1 - margin)), 1)
         _set(owner, batch_arg_name, fits)
         return fits
+
+    def _searches(self, name: str, method: str) -> bool:
+        if method != "fit":
+            raise PacelineError(f"{name} searches in a fit alone", got=f"method={method!r}")
+        return not self._trainer.fast_dev_run
 
     def _fits(self, model: Any, loaders: Any, datamodule: Any, steps: int) -> bool:
         try:

@@ -173,7 +173,7 @@ def checkpoint_at(path: Any, resume: bool = False) -> Any:
             )
         raise PacelineError(
             "a run cannot resume from this file: the folder with its optimizer and its place in the data "
-            "does not exist any more, or was written anew",
+            "does not exist any more, or was written again",
             where=str(path),
             got=str(record.get("folder")),
             fix=f"bring that folder back; or load the weights alone: {way}",

@@ -23,7 +23,7 @@ def weights_of(module: Any, trained: Collection[Tensor], *args: Any, **kwargs: A
     if module.strict_loading:
         return given
     whole = nn.Module.state_dict(module, *args, **kwargs)
-    if not whole.keys() >= given.keys():  # it has names of its own
+    if not whole.keys() >= given.keys():  # its names are other ones
         return whole
     known = {id(one) for one in trained}
     frozen = {

@@ -40,7 +40,7 @@ class Content(dict[str, Any]):
             return self[key]
         raise KeyError(
             f"{key!r} is not in this dictionary: weights, optimizers and counters of a checkpoint are "
-            "read by themselves; on_save_checkpoint may add data under names of its own"
+            "read by themselves; on_save_checkpoint may add data under other names"
         )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from ....trainer.data.feed import limited
 from . import arguments
 from .arguments import FOREVER
 from .checkpoint_content import CheckpointContent, content_of
+from .default_dtype import default_dtype
 from .hooks import Hooks, overrides
 from .logged import LoggedValues
 from .optimizer import LightningOptimizer
@@ -110,18 +111,9 @@ class Session:
         run, wanted = self.ours._run, self.trainer._should_stop
         return bool(wanted and not run.limits.below_minimum(run.state))
 
-    @contextmanager
-    def default_dtype(self) -> Iterator[None]:
+    def default_dtype(self) -> AbstractContextManager[None]:
         """What steps make new tensors in: the dtype of ``64-true`` and the like."""
-        wanted = _DTYPES.get(str(self.trainer.given["precision"]))
-        before = torch.get_default_dtype()
-        if wanted is not None:
-            torch.set_default_dtype(wanted)
-        try:
-            yield
-        finally:
-            if wanted is not None:
-                torch.set_default_dtype(before)
+        return default_dtype(_DTYPES.get(str(self.trainer.given["precision"])))
 
     def say(self) -> None:
         """Explain what means something else here, once."""

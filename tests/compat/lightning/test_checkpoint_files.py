@@ -117,7 +117,7 @@ def test_a_folder_that_was_written_anew_is_another_checkpoint():
     fitted(default_root_dir=".")
     manifest = next(Path(run.ours.folder).glob("checkpoints/*/manifest.json"))
     assert manifest.is_file()  # at the same place
-    with pytest.raises(PacelineError, match="was written anew"):
+    with pytest.raises(PacelineError, match="was written again"):
         trainer(max_epochs=3).fit(Net(), data(), data(), ckpt_path="kept/epoch=1.ckpt")
 
 

@@ -175,7 +175,7 @@ class ModelCheckpoint(WrittenCheckpoints, SavingMethods, Checkpoint):
         return {**self._run.callback_metrics, "step": self._run.global_step}
 
     def follow(self, trainer: Any, name: str) -> Callable[[], None]:
-        """What writes the file of a checkpoint that is begun now, when it is there."""
+        """What writes the file of a checkpoint that is begun now, when it exists."""
         content = self._run.session.content_at(trainer)
         if self.save_weights_only:
             content = content.of_weights()
@@ -215,7 +215,7 @@ class ModelCheckpoint(WrittenCheckpoints, SavingMethods, Checkpoint):
 
 
 def _directory(trainer: Any) -> str:
-    """Where links are that no ``dirpath`` is given for: with the files of the first logger."""
+    """Where files are that no ``dirpath`` is given for: with the files of the first logger."""
     logger = trainer.logger
     if logger is None or logger.version is None:
         return os.path.join(trainer.default_root_dir, "checkpoints")
