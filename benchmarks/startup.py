@@ -1,10 +1,12 @@
 """Seconds until something happens: imports, ``paceline --help``, the end of step 1; and of ``curves.png``.
 
-    python benchmarks/startup.py [--rounds 9] [--pairs 5] [--json FILE]
+    python benchmarks/startup.py [--rounds 9] [--pairs 5] [--lightning] [--json FILE]
 
 Each is a separate process, in alternation, with bytecode as an installed package has it; medians of the
 rounds, and of the differences within a round. Fits with and without ``curves.png`` are pairs within one
-process, each after the picture of the one before is drawn.
+process, each after the picture of the one before is drawn. ``--lightning`` times a program written for
+Lightning under both packages instead: from the start of its process until the first step, and from
+``Trainer(...)`` until the first step of later fits in one process.
 """
 
 from __future__ import annotations
@@ -84,6 +86,35 @@ import torch
 from paceline import Trainer, TrainModule, seed_everything
 import paceline.callbacks, paceline.strategies
 """
+LIGHTNING = """
+import json, logging, statistics, sys, time, warnings
+import torch
+from torch import nn
+from {package}.pytorch import LightningModule, Trainer
+warnings.filterwarnings("ignore")
+logging.disable(logging.CRITICAL)
+class Net(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net, self.begun = nn.Linear(8, 1), []
+    def training_step(self, batch, batch_idx):
+        self.begun.append(time.time())
+        return self.net(batch[0]).square().mean()
+    def validation_step(self, batch, batch_idx):
+        self.log("loss", self.net(batch[0]).square().mean())
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 8)), 8)
+begun, first = float(sys.argv[1]), []
+for _ in range(11):
+    net = Net()
+    trainer = Trainer(max_epochs=1, accelerator="cpu", enable_progress_bar=False, logger=False)
+    trainer.fit(net, loader, loader)
+    first.append(net.begun[0] - begun)
+    begun = time.time()
+print(json.dumps([first[0], statistics.median(first[1:])]))
+"""
+PACKAGES = {"Lightning": "lightning", "paceline": "paceline.compat.lightning"}
 PROGRAMS = {
     "import torch": [sys.executable, "-c", "import torch"],
     "import paceline": [sys.executable, "-c", "import torch, paceline"],
@@ -107,6 +138,22 @@ def seconds(command: list[str], folder: str) -> float:
     return time.perf_counter() - begun
 
 
+def script_times(rounds: int, folder: str) -> dict[str, dict[str, float]]:
+    """What each of PROGRAMS takes, and how much more than the one it is compared with."""
+    times: dict[str, list[float]] = {name: [] for name in PROGRAMS}
+    for number in range(rounds + 1 if rounds else 0):
+        for name, command in PROGRAMS.items():
+            took = seconds(command, folder)
+            if number:  # the first round fills the disk's cache and writes the bytecode
+                times[name].append(took)
+    timed = {name: values for name, values in times.items() if values}
+    result = {name: {"seconds": round(statistics.median(values), 3)} for name, values in timed.items()}
+    for name, base in DIFFERENCES.items() if timed else ():
+        more = [a - b for a, b in zip(times[name], times[base], strict=True)]
+        result[name][f"beyond {base}"] = round(statistics.median(more), 3)
+    return result
+
+
 def picture(pairs: int, folder: str) -> dict[str, dict[str, float]]:
     """What a fit takes with ``curves.png`` and without, in one process."""
     command = [sys.executable, "-c", PICTURE, str(pairs)]
@@ -118,28 +165,35 @@ def picture(pairs: int, folder: str) -> dict[str, dict[str, float]]:
     }
 
 
+def first_steps(rounds: int, folder: str) -> dict[str, dict[str, float]]:
+    """Until the first step of a program written for Lightning: of its process, and of later fits in it."""
+    found: dict[str, list[list[float]]] = {name: [] for name in PACKAGES}
+    for _ in range(rounds + 1):
+        for name, package in PACKAGES.items():
+            program = LIGHTNING.replace("{package}", package)
+            command = [sys.executable, "-c", program, str(time.time())]
+            done = subprocess.run(command, check=True, cwd=folder, stdout=subprocess.PIPE, text=True)
+            found[name].append(json.loads(done.stdout.splitlines()[-1]))
+    kinds = ("first step of a process", "of a later fit")
+    columns = {name: zip(*rows[1:], strict=True) for name, rows in found.items()}
+    medians = {name: [round(statistics.median(one), 4) for one in two] for name, two in columns.items()}
+    return {kind: {name: medians[name][n] for name in PACKAGES} for n, kind in enumerate(kinds)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9, help="0: curves.png alone")
     parser.add_argument("--pairs", type=int, default=5, help="of fits with and without curves.png")
+    parser.add_argument("--lightning", action="store_true", help="first steps under both packages alone")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    times: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     with tempfile.TemporaryDirectory() as folder:
-        drawing = picture(arguments.pairs, folder)
-        for number in range(arguments.rounds + 1 if arguments.rounds else 0):
-            for name, command in PROGRAMS.items():
-                took = seconds(command, folder)
-                if number:  # the first round fills the disk's cache and writes the bytecode
-                    times[name].append(took)
-    timed = {name: values for name, values in times.items() if values}
-    result = {name: {"seconds": round(statistics.median(values), 3)} for name, values in timed.items()}
-    for name, base in DIFFERENCES.items() if timed else ():
-        more = [a - b for a, b in zip(times[name], times[base], strict=True)]
-        result[name][f"beyond {base}"] = round(statistics.median(more), 3)
-    result |= drawing
+        if arguments.lightning:
+            result = first_steps(arguments.rounds, folder)
+        else:
+            result = script_times(arguments.rounds, folder) | picture(arguments.pairs, folder)
     for name, row in result.items():
-        print(f"{name:<23}" + "  ".join(f"{key} {value}" for key, value in row.items()))
+        print(f"{name:<24}" + "  ".join(f"{key} {value}" for key, value in row.items()))
     if arguments.json:
         found = {"rounds": arguments.rounds, "pairs": arguments.pairs, "result": result}
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,11 @@ def processors(quota: float | None = None) -> int:
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 
+@cache
 def cgroup_limits(root: Path = _CGROUPS, own: Path = _OWN_CGROUPS) -> tuple[float | None, int | None]:
     """The processors and bytes of memory that control groups leave this process; None for no limit.
+
+    Read once: it takes 6 ms.
 
     Args:
         root: Where control groups are.

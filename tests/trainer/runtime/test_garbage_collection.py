@@ -13,6 +13,7 @@ from torch import nn
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback
+from paceline.trainer.runtime import garbage_collection
 
 OFF = {"accelerator": "cpu", "progress": False, "loggers": False, "checkpoint": False}
 FROZEN_BY_PYTHON = 375  # objects, when Python 3.12 starts
@@ -62,6 +63,7 @@ def nothing_frozen():
     """All that the process of the tests keeps counts again: a collection takes a second then."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gc, "get_freeze_count", count_frozen)
+        patch.setattr(garbage_collection, "_SECONDS", 0)
         gc.unfreeze()
         try:
             yield patch
@@ -103,6 +105,25 @@ def test_a_collection_in_a_step_looks_at_little_and_after_the_run_at_all():
             assert len(gc.get_objects()) > before / 2
         patch.setattr(gc, "get_freeze_count", lambda: FROZEN_BY_PYTHON)
         assert max(watched().objects) < before / 20
+
+
+def test_fits_in_quick_succession_scan_everything_once_unless_much_memory_is_in_use(monkeypatch):
+    collect, scans = gc.collect, []
+    monkeypatch.setattr(gc, "collect", lambda: scans.append(collect()))
+    for memory, expected in (2**29, 1), (2**31, 4):
+        scans.clear()
+        monkeypatch.setattr(garbage_collection, "_memory_in_use", lambda memory=memory: memory)
+        monkeypatch.setattr(garbage_collection, "_collected", float("-inf"))
+        for _ in range(4):
+            fit()
+        assert len(scans) == expected
+
+
+def test_memory_in_use_is_that_of_tensors():
+    before = garbage_collection._memory_in_use()
+    tensor = torch.ones(2**26)
+    assert 2**27 < garbage_collection._memory_in_use() - before < 2**29
+    del tensor
 
 
 def test_what_somebody_has_frozen_stays_so():
