@@ -18,20 +18,24 @@ class ClassFacts:
     Args:
         methods: Names of its methods.
         own: Members that it defines itself: they are not the library's.
+        inherited: Methods of its base classes in the file.
         logged: Attributes whose objects are logged: ``acc`` for ``self.log("acc", self.acc)``.
         hparams_object: Whether ``save_hyperparameters`` takes an object and more, such as names to ignore.
         shared_names: Those that it logs with ``add_dataloader_idx=False``, where they are literals.
         shared_mark: What a comment says of these, once a class; "" without them.
         depth: How many functions are around it.
+        statements: How many its body has, without those that are left out.
     """
 
     methods: dict[str, cst.FunctionDef] = field(default_factory=dict)
     own: set[str] = field(default_factory=set)
+    inherited: set[str] = field(default_factory=set)
     logged: set[str] = field(default_factory=set)
     hparams_object: bool = False
     shared_names: set[str] = field(default_factory=set)
     shared_mark: str = ""
     depth: int = 0
+    statements: int = 0
 
 
 def facts_of(node: cst.ClassDef, depth: int = 0) -> ClassFacts:
@@ -43,7 +47,7 @@ def facts_of(node: cst.ClassDef, depth: int = 0) -> ClassFacts:
         statement.visit(reader)
     reader.facts.own |= set(reader.facts.methods)
     reader.facts.own -= set(SETTABLE)
-    reader.facts.depth = depth
+    reader.facts.depth, reader.facts.statements = depth, len(node.body.body)
     return reader.facts
 
 

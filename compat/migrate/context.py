@@ -18,21 +18,27 @@ class Context(Protocol):
 
     Attributes:
         found: All that is found.
+        code: The file's text.
         classes: The classes around this place, with what is known of them.
         functions: The functions around it.
         facts: What is known of each class so far, by its name.
         renamed: Names of the current hook that are written otherwise: ``pl_module``.
         fitted: The module that each trainer fits, by the trainer's name.
+        started: The trainers of which a fit or an evaluation was called so far.
+        path_like: Expressions in places that take a path as well as text.
         results: What evaluations returned, by the variable's name.
         checkpoints: The calls of ``ModelCheckpoint``, and the variables that hold one.
     """
 
     found: Found
+    code: str
     classes: list[tuple[Kind | None, ClassFacts]]
     functions: list[cst.FunctionDef]
     facts: dict[str, ClassFacts]
     renamed: dict[str, str]
     fitted: dict[str, str]
+    started: set[str]
+    path_like: set[cst.CSTNode]
     results: dict[str, Result]
     checkpoints: Checkpoints
 

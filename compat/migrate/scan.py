@@ -12,7 +12,7 @@ from . import edits
 from .class_facts import ClassFacts, facts_of
 from .found import Finding, Found
 from .imports import Imports
-from .lightning import checkpoints, expressions, methods, results
+from .lightning import checkpoints, expressions, files, idle_hooks, methods, results
 from .lightning.arguments import CALLS, POSITIONS
 from .remembered import Result
 from .resolve import Kind, Names, dotted, shown
@@ -34,12 +34,14 @@ class Scanner(cst.CSTVisitor):
     def __init__(self, wrapper: metadata.MetadataWrapper, names: Names) -> None:
         super().__init__()
         self._positions: Mapping[Any, Any] = wrapper.resolve(metadata.PositionProvider)
-        self.names, self.found = names, Found()
+        self.names, self.found, self.code = names, Found(), wrapper.module.code
         self.imports = Imports(wrapper, names, self)
         self.classes: list[tuple[Kind | None, ClassFacts]] = []
         self.functions: list[cst.FunctionDef] = []
         self.renamed: dict[str, str] = {}
         self.fitted: dict[str, str] = {}
+        self.started: set[str] = set()
+        self.path_like: set[cst.CSTNode] = set()
         self.results: dict[str, Result] = {}
         self.checkpoints = checkpoints.checkpoints_of(wrapper.module)
         self._variables: list[dict[str, Kind]] = [{}]
@@ -142,6 +144,7 @@ class Scanner(cst.CSTVisitor):
             inherited = self.facts.get(dotted(base.value))
             if inherited is not None:
                 facts.own |= inherited.own
+                facts.inherited |= inherited.inherited | set(inherited.methods)
                 facts.logged |= inherited.logged
         self.facts[node.name.value] = facts
         self.classes.append((kind, facts))
@@ -173,14 +176,15 @@ class Scanner(cst.CSTVisitor):
         return False
 
     def _method(self, node: cst.FunctionDef, kind: Kind) -> None:
-        if kind.library.name == "lightning" and methods.method(self, node, kind):
+        is_lightning = kind.library.name == "lightning"
+        if is_lightning and (idle_hooks.left_out(self, node, kind) or methods.method(self, node, kind)):
             return
         name = node.name.value
         entry = kind.owner.methods.get(name)
         if entry is None and name.startswith("on_") and kind.owner.other_method:
             entry = rewrite(kind.owner.other_method)
         if entry is not None:
-            automatic = bool(entry.new) and kind.library.name == "lightning"
+            automatic = bool(entry.new) and is_lightning
             if automatic:
                 new = cst.Name(str(entry.new))
                 self.found.edit(node, lambda method: method.with_changes(name=new))
@@ -240,6 +244,15 @@ class Scanner(cst.CSTVisitor):
     def visit_Comparison(self, node: cst.Comparison) -> None:
         expressions.contains(self, node)
 
+    def visit_SimpleString(self, node: cst.SimpleString) -> None:
+        files.text(self, node)
+
+    def visit_FormattedStringText(self, node: cst.FormattedStringText) -> None:
+        files.text(self, node)
+
+    def visit_FormattedStringExpression(self, node: cst.FormattedStringExpression) -> None:
+        self.path_like.add(node.expression)
+
     def visit_For(self, node: cst.For) -> None:
         results.counted(self, node.iter)
 
@@ -256,6 +269,7 @@ class Scanner(cst.CSTVisitor):
         if node in self._handled:
             node.value.visit(self)
             return False
+        files.attribute(self, node)
         if expressions.attribute(self, node):
             node.value.visit(self)
             return False
@@ -276,6 +290,9 @@ class Scanner(cst.CSTVisitor):
             entry = rewrite(owner.other_member)
         if entry is None:
             return
+        if kind.key == ("lightning", "Trainer") and name == "log_dir":
+            files.folder(self, node, kind, node.value)
+            return
         automatic = bool(entry.new) and kind.library.name == "lightning"
         if automatic:
             self.found.edit(node, edits.attribute(str(entry.new)))
@@ -289,6 +306,7 @@ class Scanner(cst.CSTVisitor):
 
     def visit_Call(self, node: cst.Call) -> None:
         self.imports.mark_use(node.func)
+        files.call(self, node)
         named = self.names.of_library(node.func)
         if named is not None and named[0].owner(named[1]) is not None:
             last = named[1].rpartition(".")[2]

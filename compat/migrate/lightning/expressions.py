@@ -9,7 +9,7 @@ from ..context import Context
 from ..resolve import Kind, code_of, dotted, is_steady, shown, text_of
 from ..tables import Entry, Group, changes, dropped, renamed, rewrite
 from ..translation import literal
-from . import checkpoints, results
+from . import checkpoints, files, results
 from .scalars import is_scalar, returns_of
 
 _OF_DICT = {"items", "keys", "values", "get", "update", "pop", "setdefault", "copy", "clear", "popitem"}
@@ -53,10 +53,10 @@ def attribute(scanner: Context, node: cst.Attribute) -> bool:
         assert kind is not None
         entry = rewrite(LOGGERS[node.attr.value])
         scanner.handled(logger)
-        is_folder = node.attr.value == "log_dir" and logger is inner
-        if is_folder:
-            scanner.found.edit(node, _folder_of_module if kind.name == "LightningModule" else _folder)
-        scanner.report(node.attr, kind.library, entry, shown(node), is_folder)
+        if node.attr.value == "log_dir" and logger is inner:
+            files.folder(scanner, node, kind, inner.value)
+        else:
+            scanner.report(node.attr, kind.library, entry, shown(node))
         return True
     kind = scanner.kind_of(inner.value)
     if kind is not None and _is(scanner, inner, ("checkpoint_callback",), "Trainer"):
@@ -70,22 +70,8 @@ def _folder_of_logger(scanner: Context, node: cst.Attribute) -> bool:
     loggers = ("CSVLogger", "TensorBoardLogger")
     if kind is None or kind.library.name != "lightning" or kind.name not in loggers or len(trainers) != 1:
         return False
-    new = f"{trainers[0]}.folder"
-    scanner.found.edit(node, edits.named(new))
-    scanner.report(node.attr, kind.library, renamed(new, "a path"), shown(node), True)
+    files.folder(scanner, node, kind, cst.Name(trainers[0]))
     return True
-
-
-def _folder(updated: cst.Attribute) -> cst.Attribute:
-    """``trainer.folder`` for ``trainer.logger.log_dir``."""
-    logger = cst.ensure_type(updated.value, cst.Attribute)
-    return updated.with_changes(value=logger.value, attr=cst.Name("folder"))
-
-
-def _folder_of_module(updated: cst.Attribute) -> cst.Attribute:
-    """``self.trainer.folder`` for ``self.logger.log_dir``."""
-    found = _folder(updated)
-    return found.with_changes(value=cst.Attribute(found.value, cst.Name("trainer")))
 
 
 def _is(scanner: Context, node: cst.Attribute, names: tuple[str, ...], *owners: str) -> bool:
@@ -167,6 +153,8 @@ def _trainer_call(scanner: Context, node: cst.Call, kind: Kind, name: str, train
     """Remember what is fitted, and give it to evaluations that name no module."""
     given = {arg.keyword.value: arg.value for arg in node.args if arg.keyword}
     first = next((arg.value for arg in node.args if not arg.keyword and not arg.star), given.get("model"))
+    if name in ("fit", "validate", "test", "predict"):
+        scanner.started.add(trainer)
     if name == "fit" and first is not None and dotted(first):
         scanner.fitted[trainer] = dotted(first)
     if name not in ("validate", "test", "predict") or any(arg.star for arg in node.args):

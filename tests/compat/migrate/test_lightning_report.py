@@ -282,7 +282,7 @@ def test_modules(given, native, tmp_path):
             'self.trainer.metrics["val/..."]',
         ),
         (
-            "def on_train_start(self): ...\n    def on_fit_start(self): ...",
+            "def on_train_start(self): self.x = 1\n    def on_fit_start(self): ...",
             "write its lines into on_fit_start",
         ),
         ("def f(self, c): self.save_hyperparameters(c, ignore=['x'])", "leave the call out"),

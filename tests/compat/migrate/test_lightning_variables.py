@@ -181,7 +181,9 @@ def test_a_monitor_whose_name_has_no_dataloader_is_marked_where_it_is_given(tmp_
 @pytest.mark.parametrize(
     ("made", "native"),
     [
-        ("t = Trainer(logger=log)", "t.folder"),
+        ("t = Trainer(logger=log); t.fit(log)", "str(t.folder)"),
+        ("t = Trainer(logger=log); train(t)", "str(t.folder)"),
+        ("t = Trainer(logger=log)", "log.log_dir"),
         ("t = Trainer(logger=log); u = Trainer()", "log.log_dir"),
         ("", "log.log_dir"),
     ],
