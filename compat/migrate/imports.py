@@ -146,9 +146,13 @@ class Imports:
         return bound
 
     def _is_ours(self, assignment: Any, new: str) -> bool:
-        """Whether a name of the file is the library's, or already the one that takes its place."""
-        sources = _sources(assignment)
-        return any(source == new or find_library(source, self._names.libraries) for source in sources)
+        """Whether a name of the file is the library's and goes, or already the one that takes its place."""
+        return any(source == new or self._goes(source) for source in _sources(assignment))
+
+    def _goes(self, source: str) -> bool:
+        found = find_library(source, self._names.libraries)
+        entry = found[0].entry(found[1]) if found and found[1] else None
+        return found is not None and (entry is None or entry.new is not None)
 
     def finish(self) -> None:
         """Say what becomes of modules that were imported, when all their uses are known."""

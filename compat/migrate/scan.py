@@ -15,7 +15,7 @@ from .imports import Imports
 from .lightning import checkpoints, expressions, files, idle_hooks, methods, results
 from .lightning.arguments import CALLS, POSITIONS
 from .remembered import Result
-from .resolve import Kind, Names, dotted, shown
+from .resolve import Kind, Names, code_of, dotted, shown
 from .tables import Entry, Group, Library, Owner, rewrite
 from .translation import Translation, put_of
 
@@ -50,6 +50,7 @@ class Scanner(cst.CSTVisitor):
         self._statements: list[cst.CSTNode] = []
         self._handled: set[cst.CSTNode] = set()
         self._moved: set[str] = set()
+        self._spread: set[str] = set()  # each is marked once: its names are changed in one place
 
     # -- what the parts of the scan use ----------------------------------------------------------
 
@@ -365,7 +366,9 @@ class Scanner(cst.CSTVisitor):
         _keep_in_order(node, plan)
         for name, arg, entry, put in zip(keywords, node.args, entries, plan, strict=True):
             if arg.star == "**" and owner is not None and owner.other_argument:
-                self.report(arg, kind.library, rewrite(_SPREAD), f"{title}(**)")
+                spread_before = code_of(arg.value) in self._spread
+                self.report(arg, kind.library, rewrite(_SPREAD), f"{title}(**)", marked=not spread_before)
+                self._spread.add(code_of(arg.value))
             if entry is not None and (arg.keyword is not None or put is not None or not is_lightning):
                 self.report(arg, kind.library, entry, f"{title}({name}=)", is_lightning and put is not None)
         for entry in done.added:

@@ -73,7 +73,8 @@ class Library:
         name: As reports name it.
         packages: The import names, those of subpackages first.
         owners: Its classes.
-        names: Everything else that is imported from it.
+        names: Everything else that is imported from it; ``utilities.ModelSummary`` is one in that module,
+            where another one has the class of the name.
         modules: Submodules, which are imported to take names from.
         ignored: Submodules of which nothing is reported.
         other: The sentence for an import that is in no table; None leaves it out, and a file that imports
@@ -95,9 +96,12 @@ class Library:
             name: Without its package; the last part counts.
         """
         last = name.rpartition(".")[2]
-        owner = self.owners.get(last)
+        owner = self.owner(name)
         if owner is not None:
             return owner.entry
+        other = self.names.get(_in_module(name))
+        if other is not None:
+            return other
         found = self.names.get(last)
         if found is not None or self.other is None:
             return found
@@ -105,8 +109,14 @@ class Library:
         return None if known else Entry(Group.REWRITE, self.other)
 
     def owner(self, name: str) -> Owner | None:
-        """The class of that name, in any of the library's modules."""
+        """The class of that name, in any of the library's modules but those that have another one."""
+        if _in_module(name) in self.names:
+            return None
         return self.owners.get(name.rpartition(".")[2])
+
+
+def _in_module(name: str) -> str:
+    return f"{name.partition('.')[0]}.{name.rpartition('.')[2]}"
 
 
 def runs(text: str = "", new: str | None = None) -> Entry:

@@ -7,7 +7,7 @@ import libcst as cst
 from .. import edits
 from ..context import Context
 from ..resolve import Kind, code_of, dotted, is_steady, shown, text_of
-from ..tables import Entry, Group, changes, dropped, renamed, rewrite
+from ..tables import Entry, Group, changes, dropped, rewrite
 from ..translation import literal
 from . import checkpoints, files, results
 from .scalars import is_scalar, returns_of
@@ -36,9 +36,15 @@ LOGGERS: dict[str, str] = {
 }
 
 
+_TIMES = ("time_elapsed", "time_remaining")
+_SECONDS = rewrite('Timer of paceline.callbacks has seconds("train"); max_time ends a run')
+
+
 def attribute(scanner: Context, node: cst.Attribute) -> bool:
     """``self.hparams.lr``, ``self.logger.experiment.add_image``: True where all is said."""
     inner = node.value
+    if node.attr.value in _TIMES and "Timer" in scanner.code and scanner.found.libraries:
+        scanner.report(node, scanner.found.libraries[0], _SECONDS, shown(node))
     if node.attr.value == "log_dir" and _folder_of_logger(scanner, node):
         return True
     if not isinstance(inner, cst.Attribute):
@@ -303,7 +309,7 @@ def returned(scanner: Context, node: cst.Return) -> None:
     if wide:
         instead = "keep it in an attribute, and return the loss alone"
         if step != "training_step":
-            instead = "return a tuple, of which nothing is"
+            instead = "return a tuple, of which nothing is, and read outputs[0] in hooks"
         scanner.report(node, kind.library, rewrite(f"{_named(wide)} would be logged: {instead}"), title)
     elif others:
         text = f"{_named(others)} is logged, and has to be a single number; return the loss alone otherwise"

@@ -1,6 +1,8 @@
-"""Files that a program reads back: logged values, event files, and the parts of a checkpoint's path."""
+"""Files of a program: configurations, and what it reads back of a run: values, events, names of files."""
 
 from __future__ import annotations
+
+import re
 
 import libcst as cst
 
@@ -16,11 +18,15 @@ _EVENTS = rewrite(
     "event files are in tb/ of the run's folder; names are train/loss, val/loss, and steps count from 1"
 )
 _NAME = rewrite(
-    "a checkpoint is a folder <run folder>/checkpoints/step-00000500, whatever dirpath and filename were"
+    "a checkpoint is a folder checkpoints/step-00000500 of the run's, whatever dirpath and filename were"
 )
 _NO_FOLDER = rewrite("trainer.folder is None until fit begins: make what is in it in on_fit_start")
+_TARGETS = rewrite(
+    "a _target_ of lightning in its configuration becomes one of paceline, with the arguments of here"
+)
+_OWN = re.compile(r"model|module|data|net|optim|sched|loss|metric", re.IGNORECASE)  # classes of the program
 _TAKE_PATHS = ("Path", "join", "open", "makedirs", "mkdir", "listdir", "exists", "isdir", "print", "str")
-_NO_TEXT = rewrite("it is a pathlib.Path, <run folder>/checkpoints/step-00000500")
+_NO_TEXT = rewrite("it is a pathlib.Path, checkpoints/step-00000500 in the run's folder")
 
 
 def text(scanner: Context, node: cst.SimpleString | cst.FormattedStringText) -> None:
@@ -40,29 +46,33 @@ def text(scanner: Context, node: cst.SimpleString | cst.FormattedStringText) -> 
 
 def call(scanner: Context, node: cst.Call) -> None:
     """``EventAccumulator(folder)``, and ``os.path.basename(best.best_model_path)``."""
-    library, name = _lightning(scanner), dotted(node.func).rpartition(".")[2]
+    library, full = _lightning(scanner), dotted(node.func)
+    name, first = full.rpartition(".")[2], node.args[0].value if node.args else None
     if library is None:
         return
     scanner.started |= {dotted(arg.value) for arg in node.args}  # a trainer that another function may fit
     if name in _TAKE_PATHS:
         scanner.path_like |= {arg.value for arg in node.args}
+    is_hydra = name == "instantiate" and "hydra" in scanner.code
     if name in ("EventAccumulator", "SummaryReader"):
         scanner.report(node, library, _EVENTS, name)
-    elif dotted(node.func).startswith("os.path.") and name in _PARTS and node.args:
-        if _is_path(node.args[0].value):
-            scanner.report(node, library, _NAME, f"{dotted(node.func)}({code_of(node.args[0].value)})")
+    elif first is not None and is_hydra and not _OWN.search(code_of(first)):
+        scanner.report(node, library, _TARGETS, full)
+    elif first is not None and full.startswith("os.path.") and name in _PARTS and _is_path(first):
+        scanner.report(node, library, _NAME, f"{full}({code_of(first)})")
 
 
 def attribute(scanner: Context, node: cst.Attribute) -> None:
     """``Path(best.best_model_path).name``, and methods of text of such a path."""
-    library, inner = _lightning(scanner), node.value
+    library, inner, name = _lightning(scanner), node.value, node.attr.value
     if library is None:
         return
     if _is_path(inner):
         scanner.report(node, library, _NO_TEXT, shown(node))
-    elif isinstance(inner, cst.Call) and dotted(inner.func).rpartition(".")[2] == "Path" and inner.args:
-        if node.attr.value in ("name", "stem", "parent", "suffix", "parts") and _is_path(inner.args[0].value):
-            scanner.report(node, library, _NAME, f"{code_of(inner)}.{node.attr.value}")
+    elif isinstance(inner, cst.Call) and name in ("name", "stem", "parent", "suffix", "parts"):
+        given = inner.args[0].value if inner.args else inner
+        if dotted(inner.func).rpartition(".")[2] == "Path" and _is_path(given):
+            scanner.report(node, library, _NAME, f"{code_of(inner)}.{name}")
 
 
 def folder(scanner: Context, node: cst.Attribute, kind: Kind, holder: cst.BaseExpression) -> None:

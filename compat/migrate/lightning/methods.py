@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import libcst as cst
 
 from ..context import Context
-from ..resolve import Kind, Used, dotted, text_of, used_in
+from ..resolve import Kind, Used, code_of, dotted, text_of, used_in
 from ..tables import Entry, changes, renamed, rewrite, runs
 from .names import HOOKS, UPDATE
 
+_FILLS = re.compile(r"(from_pretrained|load\w*|init\.\w+_|\.(copy|fill|zero|normal|uniform)_|\.data)\b")
 _OF_LIGHTNING = {
     "state_dict",
     "callbacks",
@@ -35,6 +37,10 @@ def method(scanner: Context, node: cst.FunctionDef, kind: Kind) -> bool:
     name = node.name.value
     if kind.name == "LightningModule" and name == "training_step":
         return _training_step(scanner, node, kind)
+    if kind.name == "LightningModule" and name == "configure_model" and _FILLS.search(code_of(node.body)):
+        text = "it runs on the meta device, where values are lost: build these parts in __init__"
+        scanner.report(node.name, kind.library, rewrite(text), name)
+        return True
     if kind.name == "LightningModule" and name == "optimizer_step":
         return _optimizer_step(scanner, node, kind)
     if kind.name not in ("LightningModule", "Callback") or name in kind.owner.methods or name not in HOOKS:

@@ -60,7 +60,7 @@ MODULE_MEMBERS: dict[str, Entry] = {
         rewrite("log with self.log, self.log_image, self.log_histogram, self.log_table, self.log_text"),
     ),
     "clip_gradients": rewrite(
-        "Trainer(clip_grad_norm=...) clips inside optimizer.step(); leave the call out"
+        "leave it out: Trainer(clip_grad_norm=...) clips each in its step(), on_before_optimizer_step one"
     ),
     "freeze": rewrite("write self.requires_grad_(False), or Freeze of paceline.callbacks"),
     "unfreeze": rewrite("write self.requires_grad_(True)"),
@@ -345,12 +345,12 @@ NAMES: dict[str, Entry] = {
     "LambdaCallback": rewrite(
         "write LambdaCallback(on_...=...), of paceline.callbacks, with hooks of docs/extending/loop.md"
     ),
-    "BaseFinetuning": rewrite('write Freeze("backbone.*", until="5ep"), of paceline.callbacks'),
+    "BaseFinetuning": rewrite('write Freeze("net.4.*", until="5ep") for each part, of paceline.callbacks'),
     "BackboneFinetuning": rewrite('write Freeze("backbone.*", until="5ep"), of paceline.callbacks'),
     "BasePredictionWriter": rewrite(
-        "write PredictionWriter(path), of paceline.callbacks, or predict(out=folder)"
+        "subclass Callback: on_predict_step_end(self, trainer, prediction, batch), on_predict_end"
     ),
-    "Timer": rewrite("write Trainer(max_time=...)"),
+    "Timer": rewrite("write Trainer(max_time=...); Timer of paceline.callbacks has seconds by phase"),
     "ThroughputMonitor": rewrite("write Throughput(), of paceline.callbacks"),
     "SpikeDetection": rewrite("write LossSpikes(), of paceline.callbacks"),
     "OnExceptionCheckpoint": rewrite("leave it out: Checkpoint(save_on_exception=True) is the default"),
@@ -372,6 +372,7 @@ NAMES: dict[str, Entry] = {
     **all_of("Fabric LightningLite", rewrite("write a TrainModule; its training_step is your loop's body")),
     "rank_zero_only": rewrite(_ONE_RANK),
     **all_of("rank_zero_info rank_zero_warn rank_zero_debug rank_zero_deprecation", rewrite(_LINE)),
+    "utilities.ModelSummary": rewrite("leave it out: a fit prints this table first"),
     "grad_norm": rewrite("write callbacks=[Norms()], of paceline.callbacks"),
     "MisconfigurationException": rewrite("mistakes raise paceline.PacelineError"),
     **all_of("OptimizerCallable LRSchedulerCallable", _CALLABLE),

@@ -8,13 +8,14 @@ import libcst as cst
 
 from ..context import Context
 from ..remembered import Result
-from ..resolve import Kind, dotted, shown, text_of
+from ..resolve import Kind, code_of, dotted, shown, text_of
 from ..tables import rewrite
 from ..translation import full_name, literal
 
 _PHASES = 'names begin with the phase: "train/...", "val/...", "test/..."'
 _SEVERAL = 'it returns one dict of all dataloaders here: names of the second are "test/1/...", or its own'
 _LOADER = "with several dataloaders names have that of the loader, as in val/0/acc: write it in monitor="
+_OF_ONE = 'a value of one of several dataloaders has its number: "test/0/acc"'
 _EVALUATIONS = {"test": "test", "validate": "val"}
 
 
@@ -46,9 +47,20 @@ def metric(
         text = f'"train/{bare}_epoch" is the mean of the epoch, "train/{bare}" that of the last log window'
         known = key.startswith("train")
         scanner.report(node, kind.library, rewrite(text if known else _PHASES), title)
+    elif _is_of_one_loader(scanner, key, phase):
+        scanner.report(node, kind.library, rewrite(_OF_ONE), title)
     elif new != key:
         scanner.found.edit(node, lambda _: cst.SimpleString(f'"{new}"'))
         scanner.report(node, kind.library, rewrite(f'it is called "{new}" here'), title, True)
+
+
+def _is_of_one_loader(scanner: Context, key: str, phase: str | None) -> bool:
+    """Whether a value was logged with ``add_dataloader_idx=False``, or may have been."""
+    sharing = [facts for facts in scanner.facts.values() if facts.shared_mark]
+    if any(key in facts.shared_names for facts in sharing):
+        return True
+    logged = any(f'"{key}"' in code_of(body) for facts in sharing for body in facts.methods.values())
+    return phase is not None and "/dataloader_idx_" not in key and bool(sharing) and not logged
 
 
 def assigned(scanner: Context, node: cst.Assign) -> None:

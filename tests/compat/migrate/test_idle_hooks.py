@@ -1,4 +1,4 @@
-"""Hooks without a counterpart that do nothing are left out by ``--write``; all others stay, with a comment."""
+"""``--write`` leaves out hooks without a counterpart that do nothing; all others stay, with a comment."""
 
 import pytest
 
@@ -46,7 +46,8 @@ def test_a_hook_that_does_nothing_is_left_out(head, hook, tmp_path):
         MODULE + "    def on_before_zero_grad(self, optimizer): print(optimizer)\n",
         MODULE + "    def configure_gradient_clipping(self, o, v=None, a=None): ...\n",  # it clips nothing
         MODULE + "    def on_validation_model_eval(self): ...\n",  # the mode stays as it is
-        MODULE + "    def optimizer_zero_grad(self, e, b, o): super().optimizer_zero_grad(e, b, self.step)\n",
+        MODULE
+        + "    def optimizer_zero_grad(self, e, b, o): super().optimizer_zero_grad(e, b, self.step)\n",
         MODULE + "    def on_epoch_never(self): ...\n    def f(self): self.on_epoch_never()\n",
         MODULE + "    @f\n    def on_before_zero_grad(self, optimizer): ...\n",
         "class Net(L.LightningModule):\n    def on_before_zero_grad(self, optimizer): ...\n",
