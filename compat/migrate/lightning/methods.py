@@ -8,12 +8,15 @@ from typing import Any
 
 import libcst as cst
 
+from ..class_facts import ClassFacts
 from ..context import Context
 from ..resolve import Kind, Used, code_of, dotted, text_of, used_in
 from ..tables import Entry, changes, renamed, rewrite, runs
 from .names import HOOKS, UPDATE
 
 _FILLS = re.compile(r"(from_pretrained|load\w*|init\.\w+_|\.(copy|fill|zero|normal|uniform)_|\.data)\b")
+_RESET = re.compile(r"\bself\.(\w+)(?:\.reset\(|\.clear\(|\s*=[^=])")
+_ATTRIBUTES = re.compile(r"\bself\.(\w+)")
 _OF_LIGHTNING = {
     "state_dict",
     "callbacks",
@@ -109,6 +112,10 @@ def _problem(
             if other != ours
             else f"write its lines into {ours}"
         )
+    touched = _shared_with_validation(node, facts) if name == "on_train_start" else set()
+    if touched:
+        first = "write on_train_epoch_start, under if self.trainer.global_step == 0"
+        return f"on_fit_start is before the sanity pass, which uses {', '.join(sorted(touched))}: {first}"
     used = [one for one in leave if one in used_in(node.body)]
     if used:
         text = f"write {ours}, which has no {' and no '.join(used)}"
@@ -122,6 +129,13 @@ def _problem(
     if name.endswith("_checkpoint") and stays and _keys(node, stays[0]) & _OF_LIGHTNING:
         return f"its arguments are (self, trainer, {stays[0]}); it has what hooks put there alone"
     return None
+
+
+def _shared_with_validation(node: cst.FunctionDef, facts: ClassFacts) -> set[str]:
+    """The attributes that a hook resets or sets, and that methods of validation use."""
+    others = [code_of(one.body) for name, one in facts.methods.items() if "validation" in name]
+    found = set(_RESET.findall(code_of(node.body))) & set(_ATTRIBUTES.findall("".join(others)))
+    return found & facts.own - set(facts.methods)
 
 
 class _Body(cst.CSTVisitor):

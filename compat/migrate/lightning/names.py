@@ -332,7 +332,6 @@ OWNERS: dict[str, Owner] = {
 
 _LR = "call paceline.tools.find_learning_rate(trainer, module, dataloader)"
 _BATCH = "call paceline.tools.find_batch_size(trainer, module, dataloader)"
-_ONE_RANK = "write if self.trainer.is_global_zero: in its place"
 _LINE = "write self.print(...), or trainer.log_line(...) in a callback"
 _CALLABLE = rewrite("from collections.abc import Callable", "collections.abc.Callable")
 _TYPE = rewrite("from typing import Any", "typing.Any")
@@ -370,7 +369,7 @@ NAMES: dict[str, Entry] = {
     ),
     "LightningCLI": rewrite("`paceline fit` with the files that --write makes of its YAML"),
     **all_of("Fabric LightningLite", rewrite("write a TrainModule; its training_step is your loop's body")),
-    "rank_zero_only": rewrite(_ONE_RANK),
+    "rank_zero_only": rewrite("write if self.trainer.is_global_zero: in its place"),
     **all_of("rank_zero_info rank_zero_warn rank_zero_debug rank_zero_deprecation", rewrite(_LINE)),
     "utilities.ModelSummary": rewrite("leave it out: a fit prints this table first"),
     "grad_norm": rewrite("write callbacks=[Norms()], of paceline.callbacks"),
@@ -385,13 +384,14 @@ NAMES: dict[str, Entry] = {
     "metrics": rewrite("import the metric from torchmetrics"),
 }
 OTHER = "it has no counterpart here: it runs while lightning is installed, or leave it out"
+_RANKS = "lightning_utilities.core.rank_zero"  # which the import of lightning sets
 _MODULES = (
     "pytorch callbacks loggers utilities strategies profilers plugins tuner trainer core types fabric"
 )
 
 LIGHTNING = Library(
     "lightning",
-    ("lightning.pytorch", "lightning.fabric", "lightning_fabric", "pytorch_lightning", "lightning"),
+    ("lightning.pytorch", "lightning.fabric", "lightning_fabric", "pytorch_lightning", "lightning", _RANKS),
     OWNERS,
     NAMES,
     modules=tuple(_MODULES.split()),

@@ -171,3 +171,11 @@ def test_the_same_options_of_several_trainers_are_marked_once(tmp_path):
     lines = analyse(path).rewritten.decode().splitlines()
     marked = [lines[index + 1].split()[0] for index, line in enumerate(lines) if "# paceline: " in line]
     assert marked == ["one", "other"]
+
+
+def test_the_rank_that_the_import_of_lightning_sets_is_marked(tmp_path):
+    path = tmp_path / "log.py"
+    path.write_text(
+        "from lightning_utilities.core.rank_zero import rank_zero_only\n\nprint(rank_zero_only.rank)\n"
+    )
+    assert "# paceline: rank_zero_only: " in analyse(path).rewritten.decode()

@@ -285,6 +285,11 @@ def test_modules(given, native, tmp_path):
             "def on_train_start(self): self.x = 1\n    def on_fit_start(self): ...",
             "write its lines into on_fit_start",
         ),
+        (
+            "def f(self): self.acc = 1\n    def on_train_start(self): self.acc.reset()\n"
+            "    def validation_step(self, batch, batch_idx): self.acc(batch)",
+            "on_fit_start is before the sanity pass, which uses acc",
+        ),
         ("def f(self, c): self.save_hyperparameters(c, ignore=['x'])", "leave the call out"),
         ("def f(self): self.log('a', 1, add_dataloader_idx=False)", "write it in monitor="),
         ("def f(self, path): return torch.load(path)['state_dict']", "a checkpoint is a folder"),
