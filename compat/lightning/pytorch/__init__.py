@@ -48,10 +48,6 @@ __version__ = LIGHTNING_VERSION
 
 _logger = logging.getLogger("paceline.compat.lightning")
 
-HERE = {
-    "demos": "a model and data of your own",
-}
-
 
 def __getattr__(name: str) -> Any:
-    return refuse_import(__name__, name, HERE)
+    return refuse_import(__name__, name, {})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -10,6 +12,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from .... import DataModule
 from ....trainer.batch_hooks import BATCH_HOOKS
+from ....trainer.rng import CPUState, cpu_state, set_cpu_state
 from .hooks import overrides
 
 _METHODS = ("prepare_data", "train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
@@ -100,6 +103,36 @@ def loaded(trainer: Any, name: str, method: Callable[[], Any]) -> Any:
         name: Of the method.
         method: The user's.
     """
-    trainer.loaded[name] = found = method()
+    with _generators_of_the_start(trainer, name):
+        trainer.loaded[name] = found = method()
     overfits = trainer.given["overfit_batches"] and name in ("train_dataloader", "val_dataloader")
     return unshuffled(found) if overfits else found
+
+
+def note_generators(trainer: Any) -> None:
+    """A fit begins: random data that its loaders are made of is drawn with the generators of now.
+
+    Lightning goes on with those of ``seed_everything``, where our loop seeds a fit by itself.
+
+    Args:
+        trainer: The trainer of this package.
+    """
+    if "PL_GLOBAL_SEED" in os.environ:  # seed_everything was called
+        trainer.generators = dict.fromkeys(("train_dataloader", "val_dataloader"), cpu_state())
+
+
+@contextmanager
+def _generators_of_the_start(trainer: Any, name: str) -> Iterator[None]:
+    waiting: dict[str, CPUState] = trainer.generators
+    start = waiting.pop(name, None)  # loaders that are made again draw other data
+    if start is None:
+        yield
+        return
+    ours = cpu_state()
+    set_cpu_state(start)
+    try:
+        yield
+        if trainer.num_sanity_val_steps == 0 and "val_dataloader" in waiting:
+            waiting["val_dataloader"] = cpu_state()  # a sanity check leaves no trace, and is none here
+    finally:
+        set_cpu_state(ours)

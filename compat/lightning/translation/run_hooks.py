@@ -9,6 +9,7 @@ from typing import Any
 
 from .... import PacelineError
 from ....callbacks import Callback
+from .data import note_generators
 from .saved import Loaded, note_module
 from .session import Session
 
@@ -56,6 +57,7 @@ class OpeningHooks(Callback):
         if stage != "fit" and session.loads is not None and hooks.has("on_load_checkpoint"):
             hooks.of_module("on_load_checkpoint", session.loads.content())
         if stage == "fit":
+            note_generators(session.trainer)
             session.continue_there()
             self._started = False
 

@@ -1364,6 +1364,40 @@ def searches_before_a_fit(at):
     return found, module.batch_size
 
 
+def models_and_data_of_reports(at):
+    demos = import_module(at.package + ".pytorch.demos")
+    boring = import_module(at.package + ".pytorch.demos.boring_classes")
+    found = [issubclass(demos.BoringModel, at.L.LightningModule), demos.DemoModel is boring.DemoModel]
+
+    def run(model, **given):
+        trainer = at.trainer(max_epochs=1, limit_train_batches=20, limit_val_batches=3)
+        trainer.fit(model, **given)
+        tested = trainer.test(model, **given) if hasattr(model, "layer") else None
+        found.append([trainer.global_step, tested, [one.tolist() for one in model.parameters()]])
+
+    for model in (boring.BoringModel, boring.ManualOptimBoringModel):
+        at.L.seed_everything(1)
+        run(model())
+        at.L.seed_everything(1)
+        run(model(), datamodule=boring.BoringDataModule())
+    at.L.seed_everything(2)
+    run(boring.DemoModel(3), train_dataloaders=DataLoader(boring.RandomDataset(32, 8)))
+    for name in ("BoringDataModule", "BoringDataModuleNoLen", "IterableBoringDataModule"):
+        at.L.seed_everything(3)
+        loaders = getattr(boring, name)()
+        for stage in ("fit", "test", "predict"):
+            loaders.setup(stage)
+        for part in ("train", "val", "test", "predict"):
+            made = getattr(loaders, f"{part}_dataloader")()
+            for one in made if isinstance(made, list) else [made]:
+                first = next(iter(one))
+                found.append([name, part, sum(1 for _ in one), first.flatten()[:2].tolist()])
+    at.L.seed_everything(4)
+    mapping, stream = boring.RandomDictDataset(4, 3), boring.RandomIterableDatasetWithLen(4, 3)
+    found.append([mapping.len, len(stream), mapping[1]["b"].tolist(), next(iter(stream)).tolist()])
+    return found
+
+
 def bars_that_draw_themselves(at):
     class Draws(at.callbacks.ProgressBar):
         refresh_rate = 1

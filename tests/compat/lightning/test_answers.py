@@ -145,7 +145,7 @@ def test_what_shows_at_the_fit(module, options, message):
         (".pytorch.accelerators", "XLAAccelerator", "no TPU"),
         (".pytorch.plugins", "TransformerEnginePrecision", "bf16-mixed"),
         (".pytorch.plugins.environments", "XLAEnvironment", "no TPU"),
-        (".pytorch.demos.boring_classes", "BoringModel", "a model and data of your own"),
+        (".pytorch.demos", "WikiText2", "a model and data of your own"),
         (".fabric.utilities", "measure_flops", "paceline.Trainer"),
         (".pytorch.loggers", "CometLogger", "a Logger of your own"),
         (".pytorch.strategies", "XLAStrategy", "no TPU"),

@@ -183,6 +183,7 @@ class Trainer(Evaluations):
             self.explain(f"precision={given['precision']!r} is bfloat16 on a CPU, as in Lightning")
         self.datamodule: Any = None
         self.loaded: dict[str, Any] = {}
+        self.generators: dict[str, Any] = {}
         self.session: Session | None = None
         self._module: Any = None
         self._made_for: tuple[bool, bool, bool] | None = None
