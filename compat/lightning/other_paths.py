@@ -22,8 +22,6 @@ _ENVIRONMENTS = (
 PATHS: dict[str, str] = {
     **{f"pytorch.accelerators.{one}": "pytorch.accelerators" for one in _ACCELERATORS},
     "pytorch.callbacks.checkpoint": "pytorch.callbacks.model_checkpoint",
-    "pytorch.callbacks.batch_size_finder": "pytorch.callbacks",
-    "pytorch.callbacks.lr_finder": "pytorch.callbacks",
     "pytorch.callbacks.lambda_function": "pytorch.callbacks.callback",
     "pytorch.callbacks.rich_model_summary": "pytorch.callbacks.model_summary",
     "pytorch.callbacks.stochastic_weight_avg": "pytorch.callbacks.weight_averaging",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 import tempfile
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from ....errors import PacelineError
 from .callbacks import Callback
@@ -29,6 +30,9 @@ _QUIET = {
     "enable_model_summary": False,
     "logger": False,
 }
+
+
+_ONCE = ("prepare_data", "setup", "configure_model", "on_fit_start", "on_fit_end", "teardown")
 
 
 class _LRFinder:
@@ -99,11 +103,15 @@ class _LRFinder:
 class _Sweep(Callback):
     """Sets the rate of each step, notes the losses, and ends the trial where they rise too high."""
 
-    def __init__(self, search: _LRFinder, most: float | None) -> None:
-        self.search, self.most = search, most
+    def __init__(self, search: _LRFinder, most: float | None, optimizer: dict[str, Any] | None) -> None:
+        self.search, self.most, self.optimizer = search, most, optimizer
         self.average = self.best = 0.0
         self.rates: list[float] = []
         self.losses: list[float] = []
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if self.optimizer is not None:
+            trainer.optimizers[0].load_state_dict(self.optimizer)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         rate = self.search.rate(trainer.global_step)
@@ -123,10 +131,22 @@ class _Sweep(Callback):
         step, loss = trainer.global_step, float(outputs["loss"])
         self.average = _KEPT * self.average + (1 - _KEPT) * loss
         smoothed = self.average / (1 - _KEPT ** (step + 1))
-        if self.most is not None and step > 1 and smoothed > self.most * self.best:
+        ends = self.most is not None and step > 1 and smoothed > self.most * self.best
+        if trainer.strategy.broadcast(ends):
             trainer.should_stop = True
         self.best = smoothed if step == 1 else min(self.best, smoothed)
         self.losses.append(smoothed)
+
+
+class _Samples(Callback):
+    """Notes how many samples the training data has; infinitely many where that is unknown."""
+
+    count = math.inf
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        loader = trainer.train_dataloader
+        counted = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
+        self.count = len(loader.dataset) if counted else math.inf
 
 
 class Tuner:
@@ -189,13 +209,16 @@ class Tuner:
             _attribute(model, [attr_name] if attr_name else ["lr", "learning_rate"]) if update_attr else ""
         )
         search = _LRFinder(mode, min_lr, max_lr, num_training)
-        sweep = _Sweep(search, early_stop_threshold)
-        self._try(copy.deepcopy(model), train_dataloaders, datamodule, num_training, sweep)
+        begun = self._trainer.optimizers if self._trainer.ours._fit is not None else []
+        state = copy.deepcopy(begun[0].state_dict()) if begun else None
+        sweep = _Sweep(search, early_stop_threshold, state)
+        trial = self._try(model, train_dataloaders, datamodule, num_training, sweep)
         count = min(len(sweep.rates), len(sweep.losses))
-        search.results = {"lr": sweep.rates[:count], "loss": sweep.losses[:count]}
-        found = search.suggestion() if update_attr else None
-        if found is not None:
-            _set(model, name, found)
+        found = {"lr": sweep.rates[:count], "loss": sweep.losses[:count]}
+        search.results = trial.strategy.broadcast(found)
+        rate = search.suggestion() if update_attr else None
+        if rate is not None:
+            _set(model, name, rate)
         return search
 
     def scale_batch_size(
@@ -236,26 +259,35 @@ class Tuner:
             The size; None under ``fast_dev_run``.
 
         Raises:
-            PacelineError: where neither has such an attribute, and for another method.
+            PacelineError: where neither has such an attribute, for another method, on several ranks,
+                and where nothing fits.
         """
         if not self._searches("scale_batch_size", method):
             return None
+        if self._trainer.world_size > 1:
+            raise PacelineError(
+                "a batch size is searched for on one device",
+                got=f"{self._trainer.world_size} ranks",
+                fix="search with Trainer(devices=1), and train with the size that it finds",
+            )
         loaders, datamodule = as_datamodule(train_dataloaders, datamodule)
         owner = model if _has(model, batch_arg_name) or datamodule is None else datamodule
         _attribute(owner, [batch_arg_name])
-        size, fits, fails = init_val, 0, max_val + 1
+        size, fits, fails, data = init_val, 0, max_val + 1, _Samples()
         for _ in range(max_trials):
             _set(owner, batch_arg_name, size)
-            if self._fits(model, _sized(loaders, size), datamodule, steps_per_trial):
+            if self._fits(model, _sized(loaders, size), datamodule, steps_per_trial, data):
                 fits = size
             else:
                 fails = size
-                if mode == "power":
-                    break
             size = min(2 * size, max_val) if fails > max_val else (fits + fails) // 2
-            if size <= fits:
+            if size <= fits or fits >= data.count or (mode == "power" and 0 < fits < fails <= max_val):
                 break
-        if mode == "binsearch" and fails <= max_val:
+        if not fits:
+            raise PacelineError(
+                "no batch size fits into memory", got=f"batches of {fails} at least", fix="a smaller model"
+            )
+        if mode == "binsearch":
             fits = max(int(fits * (1 - margin)), 1)
         _set(owner, batch_arg_name, fits)
         return fits
@@ -265,22 +297,36 @@ class Tuner:
             raise PacelineError(f"{name} searches in a fit alone", got=f"method={method!r}")
         return not self._trainer.fast_dev_run
 
-    def _fits(self, model: Any, loaders: Any, datamodule: Any, steps: int) -> bool:
+    def _fits(self, model: Any, loaders: Any, datamodule: Any, steps: int, data: _Samples) -> bool:
         try:
-            self._try(copy.deepcopy(model), loaders, datamodule, steps)
+            self._try(model, loaders, datamodule, steps, data)
         except Exception as error:
             if not is_oom_error(error):
                 raise
             return False
         return True
 
-    def _try(self, model: Any, loaders: Any, datamodule: Any, steps: int, *callbacks: Callback) -> None:
-        """A fit that leaves nothing."""
-        trial = object.__new__(type(self._trainer))
+    def _try(self, model: Any, loaders: Any, datamodule: Any, steps: int, *callbacks: Callback) -> Trainer:
+        """A fit of a copy that leaves nothing; within a fit, what that has set up is set up."""
+        trial: Trainer = object.__new__(type(self._trainer))
+        ours = self._trainer.ours
+        model = copy.deepcopy(model)
+        vars(model)["configure_callbacks"] = list
+        if datamodule is not None and ours.stage == "fit":
+            datamodule = copy.copy(datamodule)
+            vars(datamodule).update(dict.fromkeys(_ONCE, _nothing))
+        if ours._fit is not None:
+            vars(model).update(dict.fromkeys(_ONCE, _nothing))
         with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng():
             given = self._trainer.given | _QUIET | {"max_steps": steps, "default_root_dir": folder}
             trial._set_up(given, [*callbacks], [], self._trainer.profiler)
             Trainer.fit(trial, model, loaders, datamodule=datamodule)
+            trial.strategy.barrier()  # ranks share the folder of rank 0
+        return trial
+
+
+def _nothing(*_: Any) -> None:
+    """In the place of a hook that was called."""
 
 
 def _has(owner: Any, name: str) -> bool:

@@ -1364,6 +1364,62 @@ def searches_before_a_fit(at):
     return found, module.batch_size
 
 
+def searches_within_a_fit(at):
+    class Sized(at.Net):
+        def __init__(self, lr=0.1, samples=40, fitting=1000):
+            super().__init__()
+            self.save_hyperparameters("lr")
+            self.lr, self.batch_size, self.samples, self.fitting = lr, 4, samples, fitting
+
+        def training_step(self, batch, batch_idx):
+            if len(batch[0]) > self.fitting:
+                raise RuntimeError("CUDA out of memory.")
+            return super().training_step(batch, batch_idx)
+
+        def train_dataloader(self):
+            return DataLoader(data(self.samples).dataset, self.batch_size)
+
+        def val_dataloader(self):
+            return data(4)
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)]
+
+    class AtEpochs(at.callbacks.LearningRateFinder):
+        def __init__(self, milestones, *args, **options):
+            super().__init__(*args, **options)
+            self.milestones = milestones
+
+        def on_fit_start(self, *args, **options):
+            return
+
+        def on_train_epoch_start(self, trainer, pl_module):
+            if trainer.current_epoch in self.milestones or trainer.current_epoch == 0:
+                self.lr_find(trainer, pl_module)
+
+    class Rates(at.L.Callback):
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            rate = trainer.optimizers[0].param_groups[0]["lr"]
+            found.append([trainer.global_step, rate, pl_module.lr, pl_module.hparams.lr])
+
+    found = []
+    rates = {"num_training_steps": 15, "min_lr": 1e-4}
+    for finder in (at.callbacks.LearningRateFinder(**rates), AtEpochs((5,), **rates)):
+        module = Sized()
+        at.trainer(callbacks=[finder, Rates()]).fit(module)
+        found.append([finder.optimal_lr.suggestion(), module.layer.weight.tolist()])
+    given = [{}, {"max_trials": 3}, {"mode": "binsearch"}, {"mode": "binsearch", "margin": 0.0}]
+    for options in given:
+        finder, module = at.callbacks.BatchSizeFinder(**options), Sized(samples=100, fitting=33)
+        run = at.trainer(max_epochs=1, callbacks=[finder])
+        run.fit(module)
+        found.append([options, finder.optimal_batch_size, module.batch_size, run.global_step])
+    finder, module = at.callbacks.BatchSizeFinder(init_val=5), Sized()
+    at.trainer(max_epochs=1, callbacks=[finder]).fit(module)
+    return found, finder.optimal_batch_size
+
+
 def models_and_data_of_reports(at):
     demos = import_module(at.package + ".pytorch.demos")
     boring = import_module(at.package + ".pytorch.demos.boring_classes")

@@ -6,11 +6,13 @@ from typing import Any
 
 from ...translation.refusals import refuse_import
 from .backbone_finetuning import BackboneFinetuning
+from .batch_size_finder import BatchSizeFinder
 from .callback import Callback, LambdaCallback
 from .device_stats_monitor import DeviceStatsMonitor
 from .early_stopping import EarlyStopping
 from .finetuning import BaseFinetuning
 from .gradient_accumulation_scheduler import GradientAccumulationScheduler
+from .lr_finder import LearningRateFinder
 from .lr_monitor import LearningRateMonitor
 from .model_checkpoint import Checkpoint, ModelCheckpoint
 from .model_summary import ModelSummary, RichModelSummary
@@ -23,6 +25,7 @@ __all__ = [
     "BackboneFinetuning",
     "BaseFinetuning",
     "BasePredictionWriter",
+    "BatchSizeFinder",
     "Callback",
     "Checkpoint",
     "DeviceStatsMonitor",
@@ -30,6 +33,7 @@ __all__ = [
     "EarlyStopping",
     "GradientAccumulationScheduler",
     "LambdaCallback",
+    "LearningRateFinder",
     "LearningRateMonitor",
     "ModelCheckpoint",
     "ModelSummary",
@@ -43,8 +47,6 @@ __all__ = [
 ]
 
 _HERE = {
-    "BatchSizeFinder": "Tuner(trainer).scale_batch_size(module)",
-    "LearningRateFinder": "Tuner(trainer).lr_find(module)",
     "ModelPruning": "torch.nn.utils.prune in a Callback",
     "OnExceptionCheckpoint": "ModelCheckpoint(save_on_exception=True)",
     "SpikeDetection": "paceline.callbacks.LossSpikes",

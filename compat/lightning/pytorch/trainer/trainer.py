@@ -228,6 +228,7 @@ class Trainer(Evaluations):
             PacelineError: for mistakes, before anything is computed where that is possible.
         """
         train_dataloaders, datamodule = as_datamodule(train_dataloaders, datamodule)
+        self.loaded |= {"train_dataloader": train_dataloaders, "val_dataloader": val_dataloaders}
         adapter, data = self._prepare("fit", model, datamodule)
         if 0 in (self.max_epochs, self.given["max_steps"]):
             self.ours.log_line("nothing is trained: max_epochs or max_steps is 0")
@@ -237,7 +238,6 @@ class Trainer(Evaluations):
         assert self.session is not None
         self.session.resumes = None if self._ckpt_path is None else Loaded(self._ckpt_path, weights_only)
         loaders = training_data(self.given, train_dataloaders, val_dataloaders, data)
-        self.loaded["val_dataloader"] = val_dataloaders
         self.session.place = self._place if resume is None else {}
         self._should_stop = False
         try:
