@@ -112,6 +112,11 @@ class ModelCheckpoint(WrittenCheckpoints, SavingMethods, Checkpoint):
         self._reported: Path | None = None
         self._removed: set[str] = set()
 
+    @property
+    def has_folder(self) -> bool:
+        """Whether ``dirpath`` was given, and is on the disk."""
+        return self._has_dirpath and "://" not in str(self.dirpath)
+
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold: not the trainer, but what was written."""
         left_out = dict.fromkeys(("_made", "_run", "_reported"))

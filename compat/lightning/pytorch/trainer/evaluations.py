@@ -10,6 +10,7 @@ from ..... import PacelineError
 from ...translation.saved import Loaded
 from ..core import LightningModule
 from .given import as_datamodule
+from .last_checkpoint import newest_file
 from .view import TrainerView
 
 
@@ -95,7 +96,10 @@ class Evaluations(TrainerView):
     ) -> tuple[Any, Any, Any]:
         """The adapter, the data and which weights: without a model the best ones of the last fit."""
         weights: Any = ckpt_path
-        if ckpt_path in ("best", "last") or (model is None and ckpt_path is None and self._saves):
+        earlier = newest_file(self.checkpoint_callbacks) if ckpt_path == "last" else None
+        if earlier is not None and self.ours.folder is None:  # of an earlier process
+            weights = earlier
+        elif ckpt_path in ("best", "last") or (model is None and ckpt_path is None and self._saves):
             run = self.ours.run
             weights = run.latest if ckpt_path == "last" else run.best or run.latest
         if weights is None and model is None and self._writes_none:

@@ -33,6 +33,7 @@ from ..plugins.plugin import Plugin, arguments_of, writes_checkpoints
 from ..profilers import Profiler, profiler_of
 from .evaluations import Evaluations
 from .given import as_datamodule, as_list, check_kinds, make_room, training_data
+from .last_checkpoint import continued
 from .states import TrainerFn
 from .unsupported import check_module
 
@@ -220,7 +221,7 @@ class Trainer(Evaluations):
             train_dataloaders: One, several, or a data module.
             val_dataloaders: One or several.
             datamodule: A ``LightningDataModule``.
-            ckpt_path: ``"last"``, ``"best"`` or the path of a checkpoint to resume from.
+            ckpt_path: ``"last"``, ``"best"``, ``"hpc"`` or the path of a checkpoint to resume from.
             weights_only: False: ``on_load_checkpoint`` gets objects of a ``.ckpt`` file, too, which runs
                 code of theirs.
 
@@ -233,8 +234,10 @@ class Trainer(Evaluations):
         if 0 in (self.max_epochs, self.given["max_steps"]):
             self.ours.log_line("nothing is trained: max_epochs or max_steps is 0")
             return
-        self._ckpt_path = self.ours.run.latest if ckpt_path == "last" else ckpt_path
-        resume = "auto" if ckpt_path == "last" else checkpoint_at(ckpt_path, resume=True)
+        if ckpt_path in ("last", "hpc"):
+            self._ckpt_path, resume = continued(self, str(ckpt_path), adapter)
+        else:
+            self._ckpt_path, resume = ckpt_path, checkpoint_at(ckpt_path, resume=True)
         assert self.session is not None
         self.session.resumes = None if self._ckpt_path is None else Loaded(self._ckpt_path, weights_only)
         loaders = training_data(self.given, train_dataloaders, val_dataloaders, data)
