@@ -66,6 +66,30 @@ def write(path: str, content: Mapping[str, Any], folder: Path, resumes: bool = T
             os.unlink(part)
 
 
+def write_by(
+    plugin: Any, path: str, content: Mapping[str, Any], folder: Path, resumes: bool = True, options: Any = None
+) -> None:
+    """Let a ``CheckpointIO`` of the user write a file, which names the folder if it is an archive of torch's.
+
+    Args:
+        plugin: The user's; None: ``write``.
+        path: Where.
+        content: All of it; weights may be ``FROM_FOLDER``.
+        folder: The checkpoint, which is complete.
+        resumes: Whether the file is to name the folder.
+        options: Given to the plugin as ``storage_options``.
+    """
+    if plugin is None:
+        write(path, content, folder, resumes)
+        return
+    if any(value is FROM_FOLDER for value in content.get("state_dict", {}).values()):
+        content = with_weights(content, weights_in(folder))
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    plugin.save_checkpoint(dict(content), path, storage_options=options)
+    if resumes and os.path.isfile(path) and zipfile.is_zipfile(path):
+        _name_folder(path, path, folder)
+
+
 def weights_in(folder: Path) -> dict[str, Tensor]:
     """The weights of a checkpoint, by their names in the module."""
     manifest = files.read_manifest(folder)

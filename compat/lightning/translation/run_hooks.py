@@ -111,6 +111,8 @@ class OpeningHooks(Callback):
             session.hooks.of_module("teardown", called)
         session.adapter.unfreeze_others()
         session.trainer.profiler.describe(session.trainer, stage)
+        if session.trainer.checkpoint_io is not None:
+            session.trainer.checkpoint_io.teardown()
 
     # -- training ------------------------------------------------------------------------------
 
@@ -226,6 +228,8 @@ class OpeningHooks(Callback):
     def on_load_checkpoint(self, trainer: Any, state: dict[str, Any]) -> None:
         session = self.session
         added = state.get("lightning", {})
+        if session.resumes is not None and session.trainer.checkpoint_io is not None:
+            added = {**session.resumes.file, **added}
         if session.hooks.has("on_load_checkpoint"):
             added = (session.resumes or Loaded(None)).resumed(added, session.module)
         session.hooks.of_callbacks("on_load_checkpoint", added)

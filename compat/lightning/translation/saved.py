@@ -50,20 +50,25 @@ class Loaded:
     Args:
         path: A folder, or a ``.ckpt`` file of this package's or of Lightning.
         weights_only: False: objects of any class are read from a file, which runs code of theirs.
+        plugin: A ``CheckpointIO`` of the user, which reads the file; None: torch does.
 
     Attributes:
         path: The folder of a file, while it exists; else what was given.
         is_safe: Whether no code in a file is run.
     """
 
-    def __init__(self, path: Any, weights_only: bool | None = None) -> None:
+    def __init__(self, path: Any, weights_only: bool | None = None, plugin: Any = None) -> None:
         self._given, self.is_safe = path, weights_only is not False
+        self._weights_only, self._plugin = weights_only, plugin
         self.path = checkpoint_at(path)
 
     @cached_property
     def file(self) -> dict[str, Any]:
         """What the file holds; empty for a folder, and for a file with objects that may not be read."""
-        if not isinstance(self._given, (str, os.PathLike)) or not os.path.isfile(self._given):
+        named = isinstance(self._given, (str, os.PathLike))
+        if named and self._plugin is not None and not files.is_checkpoint(Path(self._given)):
+            return dict(self._plugin.load_checkpoint(self._given, weights_only=self._weights_only))
+        if not named or not os.path.isfile(self._given):
             return {}
         try:
             found = torch.load(self._given, map_location="cpu", weights_only=self.is_safe)

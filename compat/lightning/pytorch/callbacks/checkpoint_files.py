@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...translation.checkpoint_content import CheckpointContent
-from ...translation.checkpoint_file import folder_of, write
+from ...translation.checkpoint_file import folder_of, write_by
 from ...translation.saved import Loaded
 
 _FIELD = re.compile(r"\{([^{}:]*)(:[^{}]*)?\}")
@@ -56,8 +56,10 @@ class CheckpointFiles:
         last_path: The newest one's; "" before the first.
         removes: Whether ``update`` deletes files; False: their owner does.
         problem: Why a file could not be written; None: all are.
+        plugin: A ``CheckpointIO`` of the user, which writes and removes files; None: this package does.
     """
 
+    plugin: Any = None
     problem: str | None = None
     removes = True
     _earlier_last = ""
@@ -76,6 +78,7 @@ class CheckpointFiles:
         self.directory: str | None = None
         self.paths: dict[str, str] = {}
         self.last_path = ""
+        self._by_plugin: dict[str, Path] = {}
 
     def forget_others(self, checkpoints: Collection[str]) -> None:
         """A fit begins that has these checkpoints: a new run begins without any of another run's."""
@@ -135,6 +138,8 @@ class CheckpointFiles:
             self._update(folder, kept, newest, content)
             self.problem = None
         except (OSError, RuntimeError) as error:  # torch's writer raises the latter
+            if self.plugin is not None:
+                raise
             self.problem = f"{newest} has no file under Lightning's name: {' '.join(str(error).split())}"
 
     def _update(
@@ -142,15 +147,21 @@ class CheckpointFiles:
     ) -> None:
         wanted = {path: checkpoint for checkpoint, path in self.paths.items() if checkpoint in kept}
         for path, checkpoint in wanted.items():
-            if checkpoint == newest or folder_of(path) != folder / checkpoint:
-                _write(path, folder / checkpoint, content if checkpoint == newest else None)
+            is_other = self.plugin is None and folder_of(path) != folder / checkpoint
+            if checkpoint == newest or is_other:
+                self._write(path, folder / checkpoint, content if checkpoint == newest else None)
+        self._remove(self.superfluous(kept) if self.removes else set())
         if self.last_path and newest in kept:
             self._write_last(wanted, folder / newest, content)
-        gone = self.superfluous(kept) if self.removes else set()
         if self._earlier_last not in ("", self.last_path):  # its name has values in it
-            gone.add(self._earlier_last)
-        for path in gone:
-            if folder_of(path, exists=False) is not None:
+            self._remove({self._earlier_last})
+
+    def _remove(self, paths: set[str]) -> None:
+        for path in sorted(paths):
+            if self.plugin is not None:
+                if self._by_plugin.pop(path, None) is not None or os.path.lexists(path):
+                    self.plugin.remove_checkpoint(path)
+            elif folder_of(path, exists=False) is not None:
                 os.unlink(path)
 
     def superfluous(self, kept: Collection[str]) -> set[str]:
@@ -162,8 +173,8 @@ class CheckpointFiles:
         self, wanted: Mapping[str, str], newest: Path, content: CheckpointContent | None
     ) -> None:
         same = next((path for path, checkpoint in wanted.items() if checkpoint == newest.name), None)
-        if same is None:
-            _write(self.last_path, newest, content)
+        if same is None or (self.plugin is not None and not self._links_last):
+            self._write(self.last_path, newest, content)
             return
         with suppress(FileNotFoundError):
             os.unlink(self.last_path)
@@ -183,6 +194,9 @@ class CheckpointFiles:
         """Take back what ``state`` gave."""
         self.paths, self.last_path = dict(state["paths"]), str(state["last"])
 
-
-def _write(path: str, folder: Path, content: CheckpointContent | None) -> None:
-    write(path, Loaded(folder).whole() if content is None else content.values, folder)
+    def _write(self, path: str, folder: Path, content: CheckpointContent | None) -> None:
+        if self.plugin is not None and self._by_plugin.get(path) == folder:
+            return  # the end of a fit writes the last one again
+        values = Loaded(folder).whole() if content is None else content.values
+        self._by_plugin[path] = folder
+        write_by(self.plugin, path, values, folder)

@@ -160,7 +160,8 @@ class ModelCheckpoint(WrittenCheckpoints, SavingMethods, Checkpoint):
         self._made.owner, self._made.files = self, self._files
         self._made.by_epochs = self._every_n_epochs or None
         self._made.at_epoch_end = self._save_on_train_epoch_end
-        self._made.background = not self.overrides("_save_checkpoint")
+        self._files.plugin = trainer.checkpoint_io
+        self._made.background = not (self.overrides("_save_checkpoint") or trainer.checkpoint_io)
         self._files.removes = not self.overrides("_remove_checkpoint")
         if self.monitor is None:
             return [self._made]

@@ -22,7 +22,7 @@ class Plugin:
 
 
 def writes_checkpoints(plugin: Any) -> bool:
-    """Whether it is a ``CheckpointIO``, ours or Lightning's: checkpoints are written without it."""
+    """Whether it is a ``CheckpointIO``, ours or Lightning's."""
     return any(base.__name__ == "CheckpointIO" for base in type(plugin).__mro__)
 
 

@@ -114,7 +114,11 @@ class Evaluations(TrainerView):
             raise TypeError(f"{name} takes a LightningModule where none was trained before")
         prepared = self._prepare(name, model, datamodule or self.datamodule)
         self._ckpt_path = weights
-        self.session.loads = None if weights is None else Loaded(weights, weights_only)
+        loads = None if weights is None else Loaded(weights, weights_only, self.checkpoint_io)
+        self.session.loads = loads
+        if loads is not None and self.checkpoint_io is not None and loads.file:
+            model.load_state_dict(loads.file["state_dict"])
+            return (*prepared, None)
         return (*prepared, None if weights is None else self.session.loads.path)
 
     @property

@@ -1,4 +1,4 @@
-"""``ckpt_path="last"`` and ``"hpc"``: where a run continues that an earlier process has begun."""
+"""What a fit resumes from: a path, or with ``"last"`` and ``"hpc"`` what an earlier process has begun."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..... import PacelineError
 from .....trainer.checkpoint.files import format as files
 from .....trainer.run.directory import run_name
 from .....trainer.run.numbering import runs_of_name
-from ...translation.checkpoint_file import checkpoint_at
+from ...translation.checkpoint_file import checkpoint_at, folder_of
 
 
 def newest_file(callbacks: list[Any]) -> Path | None:
@@ -26,7 +26,31 @@ def newest_file(callbacks: list[Any]) -> Path | None:
     return max(found, default=(False, 0.0, None))[2]
 
 
-def continued(trainer: Any, word: str, module: Any) -> tuple[Any, Any]:
+def resumed_from(trainer: Any, given: Any, module: Any) -> tuple[Any, Any]:
+    """The checkpoint that ``fit(ckpt_path=...)`` means, and what our loop is to resume from.
+
+    Args:
+        trainer: The trainer of this package.
+        given: A path, a word or None.
+        module: The module as our loop sees it.
+
+    Raises:
+        PacelineError: for what no run can resume from.
+    """
+    if given in ("last", "hpc"):
+        return _continued(trainer, str(given), module)
+    plugin = trainer.checkpoint_io
+    is_path = given is not None and given != "best"
+    if is_path and plugin is not None and folder_of(given) is None and not Path(given).is_dir():
+        raise PacelineError(
+            f"a run resumes from a checkpoint's folder, and what {type(plugin).__name__} wrote names none",
+            where=str(given),
+            fix='ckpt_path="last"; or a folder of checkpoints/ in the run folder',
+        )
+    return given, checkpoint_at(given, resume=True)
+
+
+def _continued(trainer: Any, word: str, module: Any) -> tuple[Any, Any]:
     """What a fit continues from: the checkpoint, and what our loop is to resume from.
 
     A run whose files are in a ``dirpath`` continues from there, as under Lightning; without a ``dirpath``,
@@ -58,6 +82,8 @@ def continued(trainer: Any, word: str, module: Any) -> tuple[Any, Any]:
     if not any(one.has_folder for one in trainer.checkpoint_callbacks):
         return (None if newest is None else _latest(newest)), "auto"
     path = newest_file(trainer.checkpoint_callbacks)
+    if trainer.checkpoint_io is not None and (path is None or folder_of(path) is None):
+        return (None if newest is None else _latest(newest)), "auto"  # in a form of the plugin's own
     if path is None:
         folders = ", ".join(str(one.dirpath) for one in trainer.checkpoint_callbacks)
         trainer.session.lines.append(f'ckpt_path="last": no checkpoint in {folders}; the run begins')

@@ -25,6 +25,7 @@ class TrainerParts:
     log_every_n_steps: Any
     should_stop: Any
     training: Any
+    checkpoint_io: Any = None
     _ckpt_path: Any = None
 
     # -- ranks ---------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from .....strategies import Strategy
 from .....trainer.utils.paths import as_path
 from ...translation import arguments
 from ...translation.adapter import adapt
-from ...translation.checkpoint_file import checkpoint_at, has_weights, saved_folder, with_weights, write
+from ...translation.checkpoint_file import has_weights, saved_folder, with_weights, write_by
 from ...translation.data import DataAdapter
 from ...translation.hooks import CallbackHooks, ModuleHooks, overrides
 from ...translation.run_hooks import ClosingHooks, OpeningHooks
@@ -29,11 +30,12 @@ from ..accelerators import Accelerator, name_of
 from ..callbacks import Callback, ModelCheckpoint
 from ..core import LightningDataModule, LightningModule
 from ..loggers import Logger, TensorBoardLogger
-from ..plugins.plugin import Plugin, arguments_of, writes_checkpoints
+from ..plugins.io import written_io
+from ..plugins.plugin import Plugin, arguments_of
 from ..profilers import Profiler, profiler_of
 from .evaluations import Evaluations
 from .given import as_datamodule, as_list, check_kinds, make_room, training_data
-from .last_checkpoint import continued
+from .last_checkpoint import resumed_from
 from .states import TrainerFn
 from .unsupported import check_module
 
@@ -158,10 +160,8 @@ class Trainer(Evaluations):
         given |= arguments_of(plugins) | arguments.overfitting(given)
         usual = logger in (None, True) and not barebones
         loggers = [TensorBoardLogger()] if usual else as_list(logger or None)
+        self.checkpoint_io = written_io(as_list(plugins))
         self._set_up(given | arguments.quick_run(given), as_list(callbacks), loggers, profiled)
-        for one in filter(writes_checkpoints, as_list(plugins)):
-            if not type(one).__module__.startswith(Plugin.__module__.rpartition(".")[0]):
-                self.explain(f"plugins: checkpoints are written by paceline, not by {type(one).__name__}")
         if benchmark is not None:
             torch.backends.cudnn.benchmark = bool(benchmark)
 
@@ -234,12 +234,10 @@ class Trainer(Evaluations):
         if 0 in (self.max_epochs, self.given["max_steps"]):
             self.ours.log_line("nothing is trained: max_epochs or max_steps is 0")
             return
-        if ckpt_path in ("last", "hpc"):
-            self._ckpt_path, resume = continued(self, str(ckpt_path), adapter)
-        else:
-            self._ckpt_path, resume = ckpt_path, checkpoint_at(ckpt_path, resume=True)
         assert self.session is not None
-        self.session.resumes = None if self._ckpt_path is None else Loaded(self._ckpt_path, weights_only)
+        self._ckpt_path, resume = resumed_from(self, ckpt_path, adapter)
+        loads = Loaded(self._ckpt_path, weights_only, self.checkpoint_io)
+        self.session.resumes = None if self._ckpt_path is None else loads
         loaders = training_data(self.given, train_dataloaders, val_dataloaders, data)
         self.session.place = self._place if resume is None else {}
         self._should_stop = False
@@ -263,7 +261,7 @@ class Trainer(Evaluations):
         Args:
             filepath: Of the file.
             weights_only: Whether no run is to resume from it.
-            storage_options: Accepted.
+            storage_options: Given to a ``CheckpointIO`` of the user.
 
         Raises:
             PacelineError: before the first stage, and for an address.
@@ -289,12 +287,15 @@ class Trainer(Evaluations):
             resumes = not weights_only and latest is not None and self.is_global_zero
             if resumes and has_weights(latest, weights):
                 shutil.copytree(latest, folder)
-        self.ours.ranks.on_rank_zero(lambda: self._write(target, values, folder, bool(weights_only)))
+        written = partial(self._write, target, values, folder, bool(weights_only), storage_options)
+        self.ours.ranks.on_rank_zero(written)
 
-    @staticmethod
-    def _write(target: Path, values: dict[str, Any], folder: Path, weights_only: bool) -> None:
+    def _write(
+        self, target: Path, values: dict[str, Any], folder: Path, weights_only: bool, options: Any
+    ) -> None:
         make_room(target)
-        write(str(target), values, folder, resumes=folder.exists() and not weights_only)
+        resumes = folder.exists() and not weights_only
+        write_by(self.checkpoint_io, str(target), values, folder, resumes, options)
         if weights_only and folder.exists():
             shutil.rmtree(folder)
 
