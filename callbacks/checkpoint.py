@@ -227,11 +227,15 @@ class Checkpoint(Callback):
         """Before anything is saved, so that every checkpoint knows of every verdict."""
         assert self._monitor is not None
         self._settle(trainer)  # a best that could not be written is none
-        value = trainer.require_metric(self._monitor.name, "Checkpoint")
-        better = self._monitor.better
-        ranked = self._kept.ranking(self._name_at(trainer), value, self.keep_best, better)
+        ranked = self._ranking(trainer)
         self._improved = self._improved or ranked is not self._kept
         self._kept = ranked
+
+    def _ranking(self, trainer: TrainerView) -> KeptCheckpoints:
+        """What is kept with this step among the best; the same where its value is not."""
+        assert self._monitor is not None
+        value = trainer.require_metric(self._monitor.name, "Checkpoint")
+        return self._kept.ranking(self._name_at(trainer), value, self.keep_best, self._monitor.better)
 
     def _name_at(self, trainer: TrainerView) -> str:
         return f"{'weights' if self.weights_only else 'step'}-{trainer.global_step:08d}"

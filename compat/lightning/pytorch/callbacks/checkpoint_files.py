@@ -15,7 +15,6 @@ from ...translation.checkpoint_file import folder_of, write_by
 from ...translation.saved import Loaded
 
 _FIELD = re.compile(r"\{([^{}:]*)(:[^{}]*)?\}")
-EXTENSION = ".ckpt"
 
 
 def formatted(template: str, values: Mapping[str, Any], with_names: bool = True) -> str:
@@ -54,6 +53,7 @@ class CheckpointFiles:
         directory: Where they are; None until a fit begins.
         paths: The file of each checkpoint, by our name for it.
         last_path: The newest one's; "" before the first.
+        only_last: Whether there is the newest one's file alone.
         removes: Whether ``update`` deletes files; False: their owner does.
         problem: Why a file could not be written; None: all are.
         plugin: A ``CheckpointIO`` of the user, which writes and removes files; None: this package does.
@@ -62,6 +62,7 @@ class CheckpointFiles:
     plugin: Any = None
     problem: str | None = None
     removes = True
+    only_last = False
     _earlier_last = ""
 
     def __init__(
@@ -121,7 +122,7 @@ class CheckpointFiles:
 
     def path_of(self, checkpoint: str) -> str:
         """The path of a checkpoint, whose file exists when it is written; "" where it has none."""
-        return "" if self.problem else self.paths.get(checkpoint, "")
+        return "" if self.problem or self.only_last else self.paths.get(checkpoint, "")
 
     def update(
         self, folder: Path, kept: Collection[str], newest: str, content: CheckpointContent | None
@@ -145,7 +146,8 @@ class CheckpointFiles:
     def _update(
         self, folder: Path, kept: Collection[str], newest: str, content: CheckpointContent | None
     ) -> None:
-        wanted = {path: checkpoint for checkpoint, path in self.paths.items() if checkpoint in kept}
+        shown = () if self.only_last else kept
+        wanted = {path: checkpoint for checkpoint, path in self.paths.items() if checkpoint in shown}
         for path, checkpoint in wanted.items():
             is_other = self.plugin is None and folder_of(path) != folder / checkpoint
             if checkpoint == newest or is_other:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,10 +163,15 @@ class JudgedSaving(NamedMonitor, ours.Checkpoint):
             self.owner._update_best_and_save(torch.tensor(noting.value), self._run, candidates)
         return True
 
-    def _ranking(self, noting: NotingTrainer) -> Any:
+    def _ranking(self, trainer: Any) -> Any:
         assert self._monitor is not None
-        name, better = self._name_at(noting), self._monitor.better  # type: ignore[arg-type]
-        return self._kept.ranking(name, noting.value, self.keep_best, better)
+        name, better = self._name_at(trainer), self._monitor.better
+        ranked, kept = self._kept.ranked, self._kept
+        if len(ranked) == self.keep_best:  # Lightning drops the earliest of equal ones
+            first = min(one for one, value in ranked if value == ranked[-1][1])
+            kept = replace(kept, ranked=tuple(sorted(ranked, key=lambda one: one[0] == first)))
+        found = kept.ranking(name, trainer.value, self.keep_best, better)
+        return self._kept if found is kept else found
 
     def rank(self) -> None:
         """Note the value that is judged, where it is among the best."""

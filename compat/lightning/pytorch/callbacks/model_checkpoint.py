@@ -39,7 +39,7 @@ class ModelCheckpoint(WrittenCheckpoints, SavingMethods, Checkpoint):
         monitor: Keep the best by this value.
         verbose: Accepted, and kept.
         save_last: Whether the newest of those with a file is ``last.ckpt`` as well; ``"link"``: as a link.
-        save_top_k: So many of the best; -1 keeps all, 0 writes none.
+        save_top_k: So many of the best; -1 keeps all, 0 none, but for ``last.ckpt`` with ``save_last``.
         save_on_exception: Save the last step when an error ends the run, where that is possible.
         save_weights_only: Write the weights alone.
         mode: ``"min"`` or ``"max"``.
@@ -107,7 +107,7 @@ class ModelCheckpoint(WrittenCheckpoints, SavingMethods, Checkpoint):
         self.auto_insert_metric_name = auto_insert_metric_name
         self._save_on_train_epoch_end = save_on_train_epoch_end
         self.save_weights_only, self.save_on_exception = save_weights_only, save_on_exception
-        if monitor is not None and every_n_train_steps and not self.overrides("on_train_batch_end"):
+        if self._watched is not None and every_n_train_steps and not self.overrides("on_train_batch_end"):
             vars(self)["on_train_batch_end"] = self._after_batch
         self._reported: Path | None = None
         self._removed: set[str] = set()
@@ -141,16 +141,17 @@ class ModelCheckpoint(WrittenCheckpoints, SavingMethods, Checkpoint):
     def ours(self, trainer: Any) -> list[Any]:
         refuse_overrides(self, ModelCheckpoint)
         self._of_earlier, self._run = self.written(), trainer
-        if self.save_top_k == 0:
+        if self.save_top_k == 0 and not self.save_last:
             return []
+        self._files.only_last = self.save_top_k == 0
         keeps_all = self.save_top_k < 0
         best: dict[str, Any] = (
-            {} if self.monitor is None else {"keep_best": _ALL if keeps_all else self.save_top_k}
+            {} if self._watched is None else {"keep_best": _ALL if keeps_all else self.save_top_k}
         )
         self._made = JudgedSaving(
             self.every,
-            self.monitor,
-            self.mode if self.monitor is not None else None,
+            self._watched,
+            self.mode if self._watched is not None else None,
             None if keeps_all else 1,
             **best,
             weights_only=self.save_weights_only,
@@ -163,11 +164,11 @@ class ModelCheckpoint(WrittenCheckpoints, SavingMethods, Checkpoint):
         self._files.plugin = trainer.checkpoint_io
         self._made.background = not (self.overrides("_save_checkpoint") or trainer.checkpoint_io)
         self._files.removes = not self.overrides("_remove_checkpoint")
-        if self.monitor is None:
+        if self._watched is None:
             return [self._made]
         self._made.after_steps = self._every_n_train_steps or None
         self._made.after_epochs = self._every_n_epochs or 1
-        return [named_monitor(self._made, self.monitor, trainer)]
+        return [named_monitor(self._made, self._watched, trainer)]
 
     def begin(self) -> None:
         """A fit begins: settle where the files are, and forget what an earlier one wrote."""
@@ -192,8 +193,8 @@ class ModelCheckpoint(WrittenCheckpoints, SavingMethods, Checkpoint):
     @property
     def _with_files(self) -> list[str]:
         """Those that Lightning would keep."""
-        names = [one for one, _ in self._made._kept.ranked] if self.monitor else self._saved
-        return names[-1:] if self.monitor is None and self.save_top_k > 0 else names
+        names = [one for one, _ in self._made._kept.ranked] if self._watched else self._saved
+        return names[-1:] if self._watched is None and self.save_top_k >= 0 else names
 
     def report(self, path: Path) -> None:
         """Tell the loggers of a checkpoint once: that of a fit's end may be there already."""
@@ -226,4 +227,6 @@ def _directory(trainer: Any) -> str:
     if logger is None or logger.version is None:
         return os.path.join(trainer.default_root_dir, "checkpoints")
     version = logger.version if isinstance(logger.version, str) else f"version_{logger.version}"
-    return os.path.join(logger.save_dir, str(logger.name), version, "checkpoints")
+    return os.path.join(
+        logger.save_dir or trainer.default_root_dir, str(logger.name), version, "checkpoints"
+    )

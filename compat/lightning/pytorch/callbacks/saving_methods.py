@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...translation.hooks import overrides
 from .callback import Callback
-from .checkpoint_files import EXTENSION, formatted
+from .checkpoint_files import formatted
 
 
 class SavingMethods(Callback):
@@ -23,15 +23,21 @@ class SavingMethods(Callback):
     Lightning's does in ``_save_checkpoint`` and ``_remove_checkpoint``; in the others it is only judged.
     """
 
+    FILE_EXTENSION: str
     filename: str | None
     dirpath: Any
     save_weights_only: bool
     auto_insert_metric_name: bool
     monitor: str | None
+    save_top_k: int
     _every_n_train_steps: int
     _made: Any
     _reached: dict[str, int]
     _written_now: tuple[str, ...] = ()
+
+    @property
+    def _watched(self) -> str | None:
+        return self.monitor if self.save_top_k else None
 
     def overrides(self, *names: str) -> bool:
         """Whether a subclass has one of these methods."""
@@ -49,7 +55,7 @@ class SavingMethods(Callback):
     ) -> None:
         """Where ``every_n_train_steps`` counts: before the module's own, which may log the value."""
         self._reach("on_train_batch_end", trainer)
-        if self.monitor is None or self._every_n_train_steps == 0:
+        if self._watched is None or self._every_n_train_steps == 0:
             return
         if trainer.session.adapter.in_last_batch and not trainer.global_step % self._every_n_train_steps:
             self._made.after_step(trainer.ours)
@@ -109,7 +115,7 @@ class SavingMethods(Callback):
         template = filename or self.filename or "{epoch}-{step}"
         name = formatted(template, metrics, self.auto_insert_metric_name)
         parts = [prefix, name, None if ver is None else f"v{ver}"]
-        name = "-".join(part for part in parts if part is not None) + EXTENSION
+        name = "-".join(part for part in parts if part is not None) + self.FILE_EXTENSION
         return os.path.join(self.dirpath, name) if self.dirpath else name
 
     def _save_checkpoint(self, trainer: Any, filepath: str) -> None:

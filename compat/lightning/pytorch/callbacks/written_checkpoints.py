@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ class WrittenCheckpoints:
     """Part of ``ModelCheckpoint``. What an earlier Trainer has written is shown until a fit begins."""
 
     monitor: str | None
+    mode: str
+    save_top_k: int
     _files: CheckpointFiles
     _made: Any = None
     _run: Any = None
@@ -54,19 +57,21 @@ class WrittenCheckpoints:
 
     @property
     def best_model_path(self) -> str:
-        """The best checkpoint; the latest where no value is monitored; "" before the first."""
+        """The best checkpoint; the latest where no value is monitored; "" where there is none."""
         if not self._has_begun:
             return str(self._of_earlier.get("best_model_path", ""))
+        if self.save_top_k == 0:
+            return ""
         if self.monitor is not None:
             return self._path(self._made._kept.best)
-        return self._path(next(reversed(self._saved or self._made._kept.saved), None))
+        return self._path(next(reversed(list(self._files.paths) or self._made._kept.saved), None))
 
     @property
     def best_model_score(self) -> Tensor | None:
         """The best value; None before the first."""
         if not self._has_begun:
             return self._of_earlier.get("best_model_score")
-        score = None if self.monitor is None else self._made.best_score
+        score = self._made.best_score if self.monitor is not None and self.save_top_k else None
         return None if score is None else torch.tensor(score)
 
     @property
@@ -92,17 +97,22 @@ class WrittenCheckpoints:
 
     @property
     def best_k_models(self) -> dict[str, Tensor]:
-        """The best ones with their values."""
+        """The best ones with their values, in the order in which they were written."""
         if not self._has_begun:
             return dict(self._of_earlier.get("best_k_models", {}))
-        return {self._path(name): torch.tensor(value) for name, value in self._made._kept.ranked}
+        return {self._path(name): torch.tensor(value) for name, value in sorted(self._made._kept.ranked)}
 
     @property
-    def kth_value(self) -> Tensor | None:
-        """The value of the last of the best ones; None before the first."""
-        return next(reversed(self.best_k_models.values()), None)
+    def kth_value(self) -> Tensor:
+        """Its value; infinite, and worse than any, while there is none."""
+        path = self.kth_best_model_path
+        worst = math.inf if self.mode == "min" else -math.inf
+        return self.best_k_models[path] if path else torch.tensor(worst)
 
     @property
     def kth_best_model_path(self) -> str:
-        """The last of the best ones."""
-        return next(reversed(self.best_k_models), "")
+        """The worst of the best ones, the earliest of equal ones; "" while more are wanted."""
+        models = self.best_k_models
+        worst = max if self.mode == "min" else min
+        is_full = bool(models) and len(models) >= self.save_top_k
+        return worst(models, key=lambda path: float(models[path])) if is_full else ""
