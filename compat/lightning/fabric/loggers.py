@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..pytorch import loggers as those_of_the_trainer
-from ..pytorch.loggers.logger import Logger, prefixed, rank_zero_experiment
+from ..pytorch.loggers.logger import Logger, rank_zero_experiment
 from ..pytorch.utilities.rank_zero import rank
 
 __all__ = ["CSVLogger", "Logger", "TensorBoardLogger", "rank_zero_experiment"]
@@ -39,7 +39,7 @@ class FabricCSVLogger(those_of_the_trainer.CSVLogger):
         """A row of values, on rank 0; without a step rows are counted."""
         if rank() == 0:
             Path(self.log_dir).mkdir(parents=True, exist_ok=True)
-        super().log_metrics(prefixed(metrics, self.prefix), self._rows if step is None else step)
+        super().log_metrics(dict(metrics), self._rows if step is None else step)
         self._rows += 1
 
 
@@ -66,12 +66,8 @@ class FabricTensorBoardLogger(those_of_the_trainer.TensorBoardLogger):
         sub_dir: Any = None,
         **accepted: Any,
     ) -> None:
-        super().__init__(root_dir, name, version, sub_dir=None if sub_dir is None else str(sub_dir))
-        self._prefix = prefix
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Values as scalars."""
-        super().log_metrics(prefixed(metrics, self._prefix), step)
+        folder = None if sub_dir is None else str(sub_dir)
+        super().__init__(root_dir, name, version, prefix=prefix, sub_dir=folder)
 
 
 # LightningCLI finds the Trainer's by their names alone.

@@ -15,7 +15,7 @@ from ....trainer.metrics.metric_objects import latest_value
 from .evaluation_steps import EvaluationSteps, with_end
 
 _AT_EPOCHS = ("on_train_start", "on_train_epoch_start", "on_train_epoch_end")
-_PREFIXES = ("train/", "val/", "test/", "lr/", "perf/", "time/")
+_PREFIXES = ("train/", "val/", "test/", "lr/", "momentum/", "weight_decay/", "perf/", "time/")
 """Of values that the run adds; those of callbacks have others."""
 _LOSS = "train/loss"
 _OF_LOSS = ("train/loss_logged", "train/train_loss")

@@ -7,11 +7,11 @@ from typing import Any
 from ..... import callbacks as ours
 from ...translation.copies import state_without
 from ..utilities.rank_zero import rank
-from .logger import LightningRows
-from .version_folder import FolderLogger
+from .logger import prefixed
+from .version_folder import FolderLogger, PrefixedRows
 
 
-class _File(LightningRows, ours.CSVLogger):
+class _File(PrefixedRows, ours.CSVLogger):
     """Ours, whose rows have Lightning's names and steps."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class CSVLogger(FolderLogger):
         save_dir: Where; None: the trainer's ``default_root_dir``.
         name: The folder of all versions.
         version: A number, or the folder's own name; None: the next number.
-        prefix: Accepted.
+        prefix: Before all names but ``step``.
         flush_logs_every_n_steps: Accepted: each row is written as it comes.
     """
 
@@ -58,5 +58,6 @@ class CSVLogger(FolderLogger):
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """A row of values, on rank 0."""
         if rank() == 0:
-            row = {n: value if isinstance(value, int) else float(value) for n, value in metrics.items()}
+            named = prefixed(metrics, self.prefix)
+            row = {n: value if isinstance(value, int) else float(value) for n, value in named.items()}
             self.made.add(self.log_dir, {**row, "step": step or 0})

@@ -33,12 +33,6 @@ class DummyExperiment:
         return lambda *args, **kwargs: None
 
 
-class DummyLogger(DummyExperiment):
-    """A logger that writes nothing, and takes any call."""
-
-    experiment = DummyExperiment()
-
-
 class Logger:
     """Subclass it: ``log_metrics`` gets each row, on rank 0.
 
@@ -123,6 +117,17 @@ class Logger:
 
     def finalize(self, status: str) -> None:
         """The run is over: ``"success"`` or ``"failed"``."""
+
+
+class DummyLogger(DummyExperiment, Logger):
+    """A logger that writes nothing, and takes any call: that of ``fast_dev_run``."""
+
+    experiment = DummyExperiment()
+    name = version = ""
+    log_dir = save_dir = root_dir = None
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Nothing is written."""
 
 
 def plain_hparams(params: Any) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from ..... import callbacks as ours
 from ..utilities.rank_zero import rank
-from .logger import DummyExperiment, LightningRows
-from .version_folder import FolderLogger
+from .logger import DummyExperiment, prefixed
+from .version_folder import FolderLogger, PrefixedRows
 
 
-class _Files(LightningRows, ours.TensorBoard):
+class _Files(PrefixedRows, ours.TensorBoard):
     """Ours, whose scalars have Lightning's names and steps."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class TensorBoardLogger(FolderLogger):
         version: A number, or the folder's own name; None: the next number.
         log_graph: Accepted: no graph is written.
         default_hp_metric: Accepted.
-        prefix: Accepted.
+        prefix: Before all names.
         sub_dir: A folder of the version's.
         comment: Accepted, as are the next four.
         purge_step: Accepted.
@@ -62,7 +62,7 @@ class TensorBoardLogger(FolderLogger):
         filename_suffix: str = "",
     ) -> None:
         super().__init__(save_dir, name, version)
-        self.sub_dir = sub_dir
+        self.sub_dir, self.prefix = sub_dir, prefix
         self.made = _Files()
 
     _writer: Any = None
@@ -83,18 +83,17 @@ class TensorBoardLogger(FolderLogger):
         super().log_hyperparams(params)
         if metrics is not None and not isinstance(metrics, Mapping):
             metrics = {"hp_metric": metrics}
-        for name, value in (metrics or {}).items():
-            self.experiment.add_scalar(name, value, step or 0)
+        self.log_metrics(metrics or {}, step)
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Values as scalars."""
-        for name, value in metrics.items():
+        for name, value in prefixed(metrics, self.prefix).items():
             self.experiment.add_scalar(name, float(value), step or 0)
 
     @property
     def experiment(self) -> Any:
         """A ``torch.utils.tensorboard.SummaryWriter`` on rank 0, into ``log_dir``."""
-        if rank() or (self._run is not None and self._run.fast_dev_run):
+        if rank():
             return DummyExperiment()
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter

@@ -10,9 +10,17 @@ from typing import Any
 
 import yaml
 
-from .logger import Logger, plain_hparams
+from .logger import LightningRows, Logger, plain_hparams, prefixed
 
 _VERSION = re.compile(r"version_(\d+)")
+
+
+class PrefixedRows(LightningRows):
+    """In front of a logger that writes files: names have the prefix of the user's."""
+
+    def write_row(self, row: dict[str, float]) -> None:
+        values = {name: value for name, value in row.items() if name != "step"}
+        super().write_row(prefixed(values, self.given.prefix) | {"step": row["step"]})  # type: ignore[attr-defined]
 
 
 class FolderLogger(Logger):
@@ -27,6 +35,7 @@ class FolderLogger(Logger):
         version: A number, or the folder's own name; None: the next number.
     """
 
+    prefix = ""
     made: Any
     """The logger of ``paceline`` that does the work."""
 

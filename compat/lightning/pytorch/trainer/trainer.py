@@ -30,6 +30,7 @@ from ..accelerators import Accelerator, name_of
 from ..callbacks import Callback, ModelCheckpoint
 from ..core import LightningDataModule, LightningModule
 from ..loggers import Logger, TensorBoardLogger
+from ..loggers.logger import DummyLogger
 from ..plugins.io import written_io
 from ..plugins.plugin import Plugin, arguments_of
 from ..profilers import Profiler, profiler_of
@@ -160,6 +161,7 @@ class Trainer(Evaluations):
         given |= arguments_of(plugins) | arguments.overfitting(given)
         usual = logger in (None, True) and not barebones
         loggers = [TensorBoardLogger()] if usual else as_list(logger or None)
+        loggers = [DummyLogger()] if loggers and fast_dev_run else loggers
         self.checkpoint_io = written_io(as_list(plugins))
         self._set_up(given | arguments.quick_run(given), as_list(callbacks), loggers, profiled)
         if benchmark is not None:
@@ -347,6 +349,8 @@ class Trainer(Evaluations):
     def _open(self, name: str, model: LightningModule, again: bool) -> None:
         """Another module: its hooks, and our trainer for it where it has to be another one."""
         session = Session(self, model, [c for c in self.callbacks if isinstance(c, Callback)], _BASES)
+        if self.session is not None:  # an evaluation of another module leaves the counters as they are
+            session.take_counters(self.session)
         self.session, self._module = session, model
         manual = not model.automatic_optimization
         by_time = isinstance(self.rule.interval, timedelta)
