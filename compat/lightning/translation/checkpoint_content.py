@@ -66,6 +66,8 @@ def content_of(session: Any, trainer: Any, states: Mapping[str, Any] | None) -> 
     position = {"epoch": epoch, "global_step": session.global_step}
     if states is None:
         states = {one.state_key: one.state_dict() for one in session.callbacks}
+        if session.datamodule is not None:
+            session.data.capture()
     given = position | _opened(session, states)
     before = dict(given)
     session.hooks.of_callbacks("on_save_checkpoint", given)
@@ -102,6 +104,8 @@ def _opened(session: Any, states: Mapping[str, Any]) -> dict[str, Any]:
         if owner is not None and owner.hparams:
             found[owner.CHECKPOINT_HYPER_PARAMS_NAME] = "kwargs"
             found[owner.CHECKPOINT_HYPER_PARAMS_KEY] = dict(owner.hparams)
+    if session.datamodule is not None and (state := session.data.state_dict()):
+        found[type(session.datamodule).__qualname__] = state
     return found
 
 

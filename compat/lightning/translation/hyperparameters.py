@@ -66,7 +66,9 @@ class HyperparametersMixin(Recorded):
         else:
             found = {name: given[name] for name in (args or given)}
         object.__setattr__(self, "_paceline_left_out", self._paceline_left_out | left_out)
-        self.hparams.update({name: value for name, value in found.items() if name not in left_out})
+        self.hparams.update(found)
+        for name in left_out:  # of what the constructor of a base has saved, too
+            self.hparams.pop(name, None)
         object.__setattr__(self, "_log_hyperparams", logger)
         object.__setattr__(self, "_hparams_initial", copy.copy(self.hparams))
 

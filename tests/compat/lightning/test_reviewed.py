@@ -311,11 +311,6 @@ def test_a_wrong_value_is_named(given, message):
         L.Trainer(**given)
 
 
-def test_a_data_module_is_not_made_from_a_checkpoint():
-    with pytest.raises(PacelineError, match=r"LightningDataModule\.load_from_checkpoint"):
-        L.LightningDataModule.load_from_checkpoint("last")
-
-
 def test_float16_on_a_cpu_is_explained(capsys):
     trainer(precision="16-mixed", enable_progress_bar=True).fit(Net(), data())
     assert "precision='16-mixed' is bfloat16 on a CPU, as in Lightning" in capsys.readouterr().out

@@ -46,6 +46,10 @@ class Timer(Callback):
         """Seconds in ``"train"`` or ``"validate"``."""
         return self._made.seconds("validation" if str(stage).startswith("val") else "train")
 
+    def state_dict(self) -> dict[str, Any]:
+        """What programs read of a checkpoint's ``callbacks``; a resumed run has its own."""
+        return {"time_elapsed": {stage: self.time_elapsed(stage) for stage in ("train", "validate")}}
+
     def time_remaining(self, stage: str = "train") -> float | None:
         """Seconds until the end; None without a limit."""
         return None if self._limit is None else max(self._limit - self.time_elapsed(stage), 0.0)

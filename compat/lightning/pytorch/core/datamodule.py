@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from pathlib import Path
+from typing import Any, TypeVar
 
-from ..... import PacelineError
+import yaml
+
 from .....trainer.batch_hooks import BatchHooks
 from ...translation.data_methods import DataMethods
 from ...translation.hyperparameters import HyperparametersMixin
+from ...translation.saved import Loaded
+
+T = TypeVar("T", bound="LightningDataModule")
 
 
 class LightningDataModule(HyperparametersMixin, DataMethods, BatchHooks):
@@ -45,17 +51,34 @@ class LightningDataModule(HyperparametersMixin, DataMethods, BatchHooks):
         """An error ended the run."""
 
     @classmethod
-    def load_from_checkpoint(cls, checkpoint_path: Any, **kwargs: Any) -> LightningDataModule:
-        """Not offered.
+    def load_from_checkpoint(
+        cls: type[T],
+        checkpoint_path: Any,
+        map_location: Any = None,
+        hparams_file: Any = None,
+        weights_only: bool | None = None,
+        **kwargs: Any,
+    ) -> T:
+        """Build a data module with the arguments and the state that a ``.ckpt`` file has of it.
 
-        Raises:
-            PacelineError: always.
+        Args:
+            checkpoint_path: The file.
+            map_location: Accepted: what is read is on the CPU.
+            hparams_file: A YAML file of constructor arguments; those in the checkpoint come first.
+            weights_only: False: objects of any class are read, which runs code of theirs.
+            **kwargs: Constructor arguments that replace the recorded ones.
         """
-        raise PacelineError(
-            "LightningDataModule.load_from_checkpoint is not offered: checkpoints keep the arguments of "
-            "modules, and the state_dict of data modules",
-            fix=f"{cls.__name__}(...) with its arguments; fit(..., ckpt_path=...) restores its state",
-        )
+        file = Loaded(checkpoint_path, weights_only).file
+        recorded = {} if hparams_file is None else yaml.safe_load(Path(hparams_file).read_text()) or {}
+        recorded |= file.get(cls.CHECKPOINT_HYPER_PARAMS_KEY, {})
+        name = file.get(cls.CHECKPOINT_HYPER_PARAMS_NAME, "kwargs")
+        given = (recorded if name in (None, "kwargs") else {name: recorded}) | kwargs
+        taken = inspect.signature(cls).parameters
+        takes_all = any(one.kind is one.VAR_KEYWORD for one in taken.values())
+        made = cls(**{name: value for name, value in given.items() if takes_all or name in taken})
+        if cls.__qualname__ in file:
+            made.load_state_dict(file[cls.__qualname__])
+        return made
 
     @classmethod
     def from_datasets(
