@@ -185,7 +185,8 @@ class TrainLoop:
     def end_epoch(self) -> None:
         """Epoch means, hooks, then the schedules that go by epochs."""
         faultpoint("epoch.end")
-        self.optimizer_step.without_loss.end_epoch()
+        if not self.stop.epoch_over:  # a hook may end an epoch before its first loss
+            self.optimizer_step.without_loss.end_epoch()
         state, logger = self.state, self.logger
         window = logger.close_window()
         means = {f"{n}_epoch": v for n, v in logger.close_epoch().items() if n != _SECONDS}

@@ -135,10 +135,13 @@ class Adapter(TrainModule):
         if self._under_way is not None and self._under_way[1] == batch_idx:
             return not self.ends
         self.finish_batch()
+        if batch_idx == 0 and self.session.ends_early:  # on_train_epoch_start has stopped the run
+            self.session.cancel_step()
+            return False
         self._under_way, self._outputs = (batch, batch_idx), None
         if self.hooks.call("on_train_batch_start", batch, batch_idx) == -1:
-            self._under_way, self.ends = None, True
-            self.session.cancel_step()
+            self._under_way = None
+            self.session.cancel_step(batch_idx + 1)
         return not self.ends
 
     def finish_batch(self) -> None:
@@ -183,8 +186,7 @@ class Adapter(TrainModule):
         if self.ends or not self.begin_batch(batch, batch_idx):
             return None
         self._outputs = self._call_step("training_step", batch, batch_idx)
-        loss = _loss(self._outputs) if self.automatic_optimization else None
-        return loss
+        return _loss(self._outputs) if self.automatic_optimization else None
 
     def _is_padding(self) -> bool:
         """Whether the batch is for the other ranks' sake, or the model's: nothing of it is kept."""
@@ -192,9 +194,8 @@ class Adapter(TrainModule):
 
     def _call_step(self, name: str, batch: Any, batch_idx: int, dataloader_idx: int | None = None) -> Any:
         given = {"batch_idx": batch_idx, "dataloader_idx": dataloader_idx}
-        step = getattr(self.lightning, name)
-        with self.session.default_dtype():
-            return step(batch, *(given[wanted] for wanted in self._wanted(name)))
+        with self.session.numbers_of_a_step():
+            return getattr(self.lightning, name)(batch, *(given[wanted] for wanted in self._wanted(name)))
 
     def _wanted(self, name: str) -> tuple[str, ...]:
         """What a step takes beside the batch."""

@@ -1,4 +1,4 @@
-"""What steps make new tensors in, for a while."""
+"""What steps make new tensors and cast weights in, for a while."""
 
 from __future__ import annotations
 
@@ -20,3 +20,14 @@ def default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+@contextmanager
+def uncached_casts() -> Iterator[None]:
+    """Autocast casts a weight in each of its uses: their gradients add up in the weight's own dtype."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)

@@ -43,7 +43,7 @@ class OpeningHooks(Callback):
         hooks, session = self.session.hooks, self.session
         session.values.clear()
         session.evaluated_batches.clear()
-        session.partial_epoch = session.has_failed = False
+        session.has_failed = False
         if not session.trainer.fast_dev_run:
             for logger in session.trainer.loggers:
                 logger.begin(trainer)
@@ -57,6 +57,7 @@ class OpeningHooks(Callback):
         if stage != "fit" and session.loads is not None and hooks.has("on_load_checkpoint"):
             hooks.of_module("on_load_checkpoint", session.loads.content())
         if stage == "fit":
+            session.partial_epoch = False
             note_generators(session.trainer)
             session.continue_there()
             self._started = False
@@ -150,6 +151,7 @@ class OpeningHooks(Callback):
         session.is_ending_step = False
         self._stepped_epoch = self._stepped_epoch or is_last
         if adapter.ends:
+            self._stepped_epoch = self._stepped_epoch or session.ends_early
             return
         if session.rule is not None:
             batch, epoch, in_epoch = session.batch_idx, session.current_epoch, session.batches_per_epoch

@@ -14,7 +14,7 @@ from ....trainer.data.feed import limited
 from . import arguments
 from .arguments import FOREVER
 from .checkpoint_content import CheckpointContent, content_of
-from .default_dtype import default_dtype
+from .default_dtype import default_dtype, uncached_casts
 from .hooks import Hooks, overrides
 from .logged import LoggedValues
 from .optimizer import LightningOptimizer
@@ -111,9 +111,10 @@ class Session:
         run, wanted = self.ours._run, self.trainer._should_stop
         return bool(wanted and not run.limits.below_minimum(run.state))
 
-    def default_dtype(self) -> AbstractContextManager[None]:
-        """What steps make new tensors in: the dtype of ``64-true`` and the like."""
-        return default_dtype(_DTYPES.get(str(self.trainer.given["precision"])))
+    def numbers_of_a_step(self) -> AbstractContextManager[None]:
+        """New tensors of steps have the dtype of ``64-true`` and the like; mixed ones cast as Lightning."""
+        precision = str(self.trainer.given["precision"])
+        return uncached_casts() if "mixed" in precision else default_dtype(_DTYPES.get(precision))
 
     def say(self) -> None:
         """Explain what means something else here, once."""
@@ -203,7 +204,9 @@ class Session:
     def total_steps(self) -> float:
         """Optimizer steps of the whole fit; infinite where that is unknown."""
         total = self.ours.total_steps
-        return math.inf if total is None or total >= FOREVER else int(total)
+        if total is None or total >= FOREVER:
+            return math.inf
+        return int(total) - self.cancelled * int(total == self.ours._run.limits.max_steps)
 
     @property
     def has_validated(self) -> bool:
@@ -277,6 +280,11 @@ class Session:
         state.load_state_dict(self.place)
         state.begin_epoch()
 
+    def take_counters(self, other: Session) -> None:
+        """Count on from where the session of another module is."""
+        self.manual_steps, self.cancelled = other.global_step, other.cancelled
+        self.batches_before, self.partial_epoch = other.batches_before, other.partial_epoch
+
     def take_limits(self) -> None:
         """Let the fit have the limits that the trainer has now."""
         limits, given = self.ours._run.limits, self.trainer.given
@@ -318,10 +326,19 @@ class Session:
             self._handed = [LightningOptimizer(one, self.count_update, toggle) for one in ours]
         return list(self._handed)
 
-    def cancel_step(self) -> None:
-        """``on_train_batch_start`` returned -1: the epoch ends, and this step is none."""
+    def cancel_step(self, batches: int = 0) -> None:
+        """The epoch ends, and this step is none.
+
+        Args:
+            batches: The number of the batch for which ``on_train_batch_start`` returned -1, from 1:
+                Lightning steps the schedules for it; 0: there was none.
+        """
+        self.adapter.ends = True
         self.cancel(1)
         self.ours.loop.end_epoch()
+        for config in self.adapter.configs if batches and not self.is_manual else ():
+            if not config.reduce_on_plateau and config.due("step", batches):
+                self.module.lr_scheduler_step(config.scheduler, None)
 
     def cancel(self, steps: int) -> None:
         """So many steps of our loop are none of Lightning's."""

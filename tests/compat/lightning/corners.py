@@ -1919,6 +1919,284 @@ def fabric_refuses(at):
     return [refused(call) for call in calls]
 
 
+def epoch_ended_by_batch_start(at):
+    """-1 of on_train_batch_start ends an epoch; schedules of steps count that batch."""
+    seen = []
+
+    class Net(at.Net):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.05)
+            schedules = [
+                {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5), "interval": "step"},
+                {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9), "interval": "epoch"},
+            ]
+            return [optimizer], schedules
+
+        def on_train_batch_start(self, batch, batch_idx):
+            seen.append((self.current_epoch, batch_idx, self.optimizers().param_groups[0]["lr"]))
+            return -1 if self.current_epoch == 1 and batch_idx == 2 else None
+
+    module, trainer = Net(), at.trainer(max_epochs=-1, max_steps=12)
+    trainer.fit(module, data(16))
+    return seen, trainer.global_step, trainer.estimated_stepping_batches, norm(module)
+
+
+def stopped_at_epoch_start(at):
+    """A stop that on_train_epoch_start asks for: the epoch has no batch, and is counted."""
+    called = []
+
+    class Net(at.Net):
+        def on_train_epoch_start(self):
+            self.trainer.should_stop = self.current_epoch == 1
+
+        def on_train_batch_start(self, batch, batch_idx):
+            called.append(batch_idx)
+
+        def on_train_epoch_end(self):
+            called.append("end")
+
+    module, trainer = Net(), at.trainer(max_epochs=4)
+    trainer.fit(module, data(8), data(8))
+    return called, trainer.global_step, trainer.current_epoch, trainer.should_stop, norm(module)
+
+
+def epoch_after_a_validation(at):
+    module, trainer = at.Net(), at.trainer(max_epochs=-1, max_steps=11)
+    trainer.fit(module, data(16), data(8))
+    before = trainer.current_epoch
+    trainer.validate(module, data(8), verbose=False)
+    return before, trainer.current_epoch, trainer.global_step
+
+
+def prefixes_of_loggers(at):
+    loggers = loggers_of(at.package)
+    files = loggers.CSVLogger("csv", prefix="run")
+    board = loggers.TensorBoardLogger("board", prefix="mine")
+    trainer = at.trainer(logger=[files, board], max_epochs=1)
+    trainer.fit(at.Net(), data(8), data(8))
+    files.log_metrics({"own": 1.5}, step=7)
+    files.save()
+    with open(Path(files.log_dir) / "metrics.csv") as opened:
+        rows = [{n: round(float(v), 4) for n, v in row.items() if v} for row in csv.DictReader(opened)]
+    read = EventAccumulator(board.log_dir)
+    read.Reload()
+    return rows, sorted(read.Tags()["scalars"])
+
+
+def momenta_of_a_monitor(at):
+    class Own(loggers_of(at.package).Logger):
+        name = version = "own"
+
+        def __init__(self):
+            super().__init__()
+            self.rows = []
+
+        def log_hyperparams(self, *args, **kwargs):
+            pass
+
+        def log_metrics(self, metrics, step=None):
+            self.rows.append((step, sorted(metrics)))
+
+    own = Own()
+    monitor = at.callbacks.LearningRateMonitor("epoch", log_momentum=True, log_weight_decay=True)
+    at.trainer(logger=own, callbacks=[monitor], log_every_n_steps=2).fit(at.Net(), data(16))
+    return own.rows
+
+
+def only_the_last_checkpoint(at):
+    class Mine(at.callbacks.ModelCheckpoint):
+        CHECKPOINT_NAME_LAST = "newest"
+        FILE_EXTENSION = ".pt"
+
+    found = []
+    for options in ({}, {"monitor": "val_loss"}, {"monitor": "val_loss", "every_n_train_steps": 2}):
+        folder = f"at-{len(found)}"
+        callback = Mine(folder, save_top_k=0, save_last=True, **options)
+        module = at.Net()
+        at.trainer(callbacks=[callback]).fit(module, data(16), data(8))
+        file = torch.load(callback.last_model_path, weights_only=False)
+        found.append(
+            [
+                sorted(os.listdir(folder)),
+                callback.best_model_path,
+                os.path.basename(callback.last_model_path),
+                file["global_step"],
+                torch.equal(file["state_dict"]["layer.weight"], module.layer.weight),
+            ]
+        )
+    return found
+
+
+def equal_values_of_checkpoints(at):
+    """Of equal values the earliest goes; the dictionary is in the order of writing."""
+    values = [3.0, 2.0, 2.0, 2.0, 1.0, 1.0, 5.0, 1.0]
+
+    class Net(at.Net):
+        def validation_step(self, batch, batch_idx):
+            self.log("val_loss", values[self.current_epoch])
+
+    found = []
+    for mode in ("min", "max"):
+        callback = at.callbacks.ModelCheckpoint(
+            mode, "{epoch}", monitor="val_loss", mode=mode, save_top_k=3
+        )
+        kept = []
+
+        class Look(at.callbacks.Callback):
+            def on_train_epoch_start(self, trainer, pl_module, callback=callback, kept=kept):
+                path = callback.kth_best_model_path
+                names = [Path(one).stem for one in callback.best_k_models]
+                kept.append((names, path and Path(path).stem, float(callback.kth_value)))
+
+        trainer = at.trainer(max_epochs=8, num_sanity_val_steps=0, callbacks=[callback, Look()])
+        trainer.fit(Net(), data(8), data(8))
+        found.append([kept, Path(callback.best_model_path).stem, sorted(os.listdir(mode))])
+    return found
+
+
+def states_in_a_checkpoint(at):
+    """Of a callback that watches nothing, a timer and a data module, which the file can build again."""
+
+    class Data(at.L.LightningDataModule):
+        def __init__(self, size=8, note="none"):
+            super().__init__()
+            self.save_hyperparameters()
+            self.given = self.took = 0
+
+        def train_dataloader(self):
+            self.given += 1
+            return data(self.hparams.size)
+
+        def state_dict(self):
+            return {"given": self.given}
+
+        def load_state_dict(self, state_dict):
+            self.took = state_dict["given"]
+
+    checkpoint = at.callbacks.ModelCheckpoint("here", "{epoch}", save_top_k=-1)
+    trainer = at.trainer(callbacks=[checkpoint, at.callbacks.Timer()])
+    trainer.fit(at.Net(), datamodule=Data(12, note="first"))
+    file = torch.load("here/epoch=0.ckpt", weights_only=False)
+    (key,) = [name for name in file if name.endswith("Data")]
+    (state,) = [one for name, one in file["callbacks"].items() if name.startswith("ModelCheckpoint")]
+    again = Data.load_from_checkpoint("here/epoch=1.ckpt", note="second")
+    return [
+        file[key],
+        Path(state["best_model_path"]).name,
+        float(state["kth_value"]),
+        file["callbacks"]["Timer"]["time_elapsed"]["train"] > 0,
+        dict(again.hparams),
+        again.took,
+    ]
+
+
+def checkpoints_of_evaluations(at):
+    """Which file a test takes of two callbacks, and what the trainer says of it."""
+    module = at.Net()
+    module.test_step = lambda batch, batch_idx: None
+    first = at.callbacks.ModelCheckpoint("a", monitor="train_loss", mode="max")
+    second = at.callbacks.ModelCheckpoint("b", monitor="val_loss", save_last=True)
+    trainer = at.trainer(max_epochs=3, callbacks=[first, second])
+    trainer.fit(module, data(16), data(8))
+    found = []
+    for ckpt_path in ("best", second.best_model_path, None):
+        trainer.test(module, data(8), ckpt_path=ckpt_path, verbose=False)
+        path = trainer.ckpt_path
+        found.append((path and os.path.relpath(path), module.layer.weight.tolist()))
+    return found
+
+
+def logger_of_a_quick_run(at):
+    trainer = at.trainer(logger=True, fast_dev_run=1)
+    trainer.fit(at.Net(), data(8), data(8))
+    trainer.logger.experiment.add_image("a", torch.zeros(3, 2, 2), 0)
+    trainer.logger.log_image(key="samples", images=[])
+    return type(trainer.logger).__name__, len(trainer.loggers), trainer.log_dir, sorted(os.listdir("."))
+
+
+def combined_loader_of_a_trainer(at):
+    combined = import_module(at.package + ".pytorch.utilities").CombinedLoader
+    seen = []
+
+    class Net(at.Net):
+        def training_step(self, batch, batch_idx):
+            return super().training_step(batch["a"], batch_idx)
+
+        def on_train_start(self):
+            given = self.trainer.train_dataloader
+            seen.append((type(given).__name__, sorted(given)))
+
+    loaders = {"a": data(8), "b": data(16)}
+    at.trainer(max_epochs=1).fit(Net(), combined(loaders, "max_size_cycle"))
+    at.trainer(max_epochs=1).fit(Net(), loaders)
+    return seen
+
+
+def hyperparameters_that_a_subclass_ignores(at):
+    class Base(at.Net):
+        def __init__(self, width=2):
+            super().__init__()
+            self.save_hyperparameters()
+
+    class Derived(Base):
+        def __init__(self, teacher, width=3):
+            super().__init__(width)
+            self.save_hyperparameters(ignore=["teacher"])
+
+    module = Derived(nn.Linear(1, 1))
+    return dict(module.hparams), dict(module.hparams_initial)
+
+
+def mixed_precision_of_a_weight_used_twice(at):
+    """In bfloat16 the gradients of its uses add up in float32."""
+
+    class Net(at.Net):
+        def __init__(self):
+            super().__init__()
+            self.square = nn.Linear(3, 3)
+
+        def forward(self, inputs):
+            for _ in range(4):
+                inputs = self.square(inputs)
+            return self.layer(inputs)
+
+    module = Net()
+    at.trainer(precision="bf16-mixed").fit(module, data(16))
+    return module.square.weight.tolist(), torch.is_autocast_cache_enabled()
+
+
+def steps_after_another_module(at):
+    """An evaluation of another module leaves the trainer's counters as they are."""
+
+    class Manual(at.Net):
+        automatic_optimization = False
+
+        def training_step(self, batch, batch_idx):
+            for _ in range(2):
+                optimizer = self.optimizers()
+                optimizer.zero_grad()
+                self.manual_backward(self(batch[0]).mean())
+                optimizer.step()
+
+    trainer = at.trainer()
+    trainer.fit(Manual(), data(16))
+    found = [trainer.global_step, trainer.current_epoch]
+    trainer.validate(Manual(), data(8), verbose=False)
+    return [*found, trainer.global_step, trainer.current_epoch]
+
+
+def first_epoch_without_a_batch(at):
+    """on_train_batch_start returns -1 for the first batch of the first epoch."""
+
+    class Net(at.Net):
+        def on_train_batch_start(self, batch, batch_idx):
+            return -1 if self.current_epoch == 0 else None
+
+    module, trainer = Net(), at.trainer()
+    trainer.fit(module, data(8))
+    return trainer.global_step, trainer.current_epoch, norm(module)
+
+
 CASES = [
     one
     for one in [*vars().values()]

@@ -113,13 +113,18 @@ class Evaluations(TrainerView):
         if model is None:
             raise TypeError(f"{name} takes a LightningModule where none was trained before")
         prepared = self._prepare(name, model, datamodule or self.datamodule)
-        self._ckpt_path = weights
+        self._ckpt_path = weights if weights is None or weights is ckpt_path else self._file_of(weights)
         loads = None if weights is None else Loaded(weights, weights_only, self.checkpoint_io)
         self.session.loads = loads
         if loads is not None and self.checkpoint_io is not None and loads.file:
             model.load_state_dict(loads.file["state_dict"])
             return (*prepared, None)
         return (*prepared, None if weights is None else self.session.loads.path)
+
+    def _file_of(self, folder: Path) -> Any:
+        """The ``.ckpt`` file of a checkpoint of the last fit; the folder itself where it has none."""
+        found = (one._files.path_of(Path(folder).name) for one in self.checkpoint_callbacks)
+        return next(filter(None, found), folder)
 
     @property
     def _writes_none(self) -> bool:

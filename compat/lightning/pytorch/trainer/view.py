@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .....errors import PacelineError, nearest
+from .....trainer.data.combined_loader import CombinedLoader
 from ...translation.arguments import FOREVER, limits
 from ...translation.validation_rule import ValidationRule
 from ..accelerators import Accelerator, accelerator_of
@@ -296,7 +297,8 @@ class TrainerView(TrainerParts):
     def train_dataloader(self) -> Any:
         """The training data of the fit."""
         fit = self.ours._fit
-        return None if fit is None else fit.feed.data
+        data = None if fit is None else fit.feed.data
+        return data.loaders if isinstance(data, CombinedLoader) else data
 
     @property
     def val_dataloaders(self) -> Any:
