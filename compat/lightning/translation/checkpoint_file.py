@@ -67,9 +67,14 @@ def write(path: str, content: Mapping[str, Any], folder: Path, resumes: bool = T
 
 
 def write_by(
-    plugin: Any, path: str, content: Mapping[str, Any], folder: Path, resumes: bool = True, options: Any = None
+    plugin: Any,
+    path: str,
+    content: Mapping[str, Any],
+    folder: Path,
+    resumes: bool = True,
+    options: Any = None,
 ) -> None:
-    """Let a ``CheckpointIO`` of the user write a file, which names the folder if it is an archive of torch's.
+    """Let a ``CheckpointIO`` of the user write a file; an archive of torch's names the folder.
 
     Args:
         plugin: The user's; None: ``write``.

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from paceline import PacelineError
 from torch.utils.data import DataLoader
 
 import paceline.compat.lightning as L
+from paceline import PacelineError
 from paceline.compat.lightning.pytorch.callbacks import ModelCheckpoint
 from paceline.compat.lightning.pytorch.demos.boring_classes import BoringModel
 from paceline.compat.lightning.pytorch.plugins import AsyncCheckpointIO, CheckpointIO, TorchCheckpointIO

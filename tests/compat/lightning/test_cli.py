@@ -575,6 +575,29 @@ def test_a_module_with_parts_is_built_from_its_checkpoint():
     assert torch.equal(loaded.layer.weight, cli.model.layer.weight)
 
 
+class SavedPoints(Points):
+    def __init__(self, size: int = 12):
+        super().__init__(size)
+        self.save_hyperparameters()
+
+
+def test_a_data_module_is_built_from_its_checkpoint():
+    cli = LightningCLI(Wide, SavedPoints, trainer_defaults=QUIET, args=["fit", "--data.size=8"])
+    path = cli.trainer.checkpoint_callback.best_model_path
+    assert cli.datamodule.__class__.load_from_checkpoint(path).size == 8
+
+
+def test_class_paths_of_lightning_under_omegaconf():
+    pytest.importorskip("omegaconf")
+    Path("config.yaml").write_text(
+        "trainer:\n  callbacks:\n    class_path: lightning.pytorch.callbacks.Timer\nmodel:\n"
+        "  width: ${oc.decode:${oc.env:WIDTH,3}}\n"
+    )
+    cli = made("--config=config.yaml", parser_kwargs={"parser_mode": "omegaconf"})
+    assert cli.model.layer.out_features == 3
+    assert type(cli.trainer.callbacks[0]).__name__ == "Timer"
+
+
 def test_a_subclass_is_built_from_its_checkpoint():
     cli = ran("fit", "--model=Wider", "--model.depth=5", subclass_mode_model=True)
     assert cli.model.hparams["depth"] == 5

@@ -1,12 +1,12 @@
-"""Searches for a learning rate and a batch size within a fit: what Lightning's own do not find or refuse."""
+"""Searches for a learning rate and a batch size within a fit: what Lightning's do not find."""
 
 import pytest
 import torch
-from paceline import PacelineError
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import paceline.compat.lightning as L
+from paceline import PacelineError
 from paceline.compat.lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 
 pytestmark = pytest.mark.fit
@@ -64,7 +64,10 @@ def test_a_search_at_a_later_epoch_finds_a_rate_and_changes_nothing_else(tmp_pat
     run = trainer(tmp_path, finder)
     run.fit(module, datamodule=data)
     (first, rate, *same), (second, later, *same_later) = finder.found
-    assert first and second and same == [rate, rate] and same_later == [later, later]
+    assert first
+    assert second
+    assert same == [rate, rate]
+    assert same_later == [later, later]
     assert 0 < later < 1
     assert (module.setups, data.setups, data.trainer) == (1, 1, run)
 

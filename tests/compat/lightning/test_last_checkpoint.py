@@ -1,10 +1,10 @@
-"""``ckpt_path="last"`` and ``"hpc"`` of a later process look where Lightning looks: a Trainer each stands for it."""
+"""``ckpt_path="last"`` and ``"hpc"`` of a later process look where Lightning looks."""
 
 import pytest
 import torch
-from paceline import PacelineError
 
 import paceline.compat.lightning as L
+from paceline import PacelineError
 from paceline.compat.lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint
 from paceline.compat.lightning.pytorch.demos.boring_classes import BoringModel
 
@@ -71,6 +71,7 @@ def test_the_run_itself_continues_where_it_is_the_newest():
 def test_a_later_evaluation_reads_the_last_weights():
     module = Net()
     trainer("a").fit(module)
+
     class Tests(Net):
         def on_test_start(self):
             self.seen = self.layer.weight.tolist()

@@ -311,6 +311,44 @@ def test_a_wrong_value_is_named(given, message):
         L.Trainer(**given)
 
 
+class Loaders(L.LightningDataModule):
+    def __init__(self, size=4, unused=None):
+        super().__init__()
+        self.save_hyperparameters()
+        self.extra = self.hparams.pop("unused")
+        self.hparams["more"] = 3
+
+    def train_dataloader(self):
+        return data()
+
+
+def test_a_data_module_is_made_from_the_arguments_in_a_checkpoint():
+    run = trainer()
+    run.fit(Net(), datamodule=Loaders(7))
+    path = run.checkpoint_callback.best_model_path
+    assert Loaders.load_from_checkpoint(path).hparams.size == 7
+    assert Loaders.load_from_checkpoint(path, size=5).hparams.size == 5
+
+
+def test_a_data_module_gets_its_state_of_a_checkpoint_and_else_its_defaults():
+    class Stateful(Loaders):
+        def state_dict(self):
+            return {"seen": 5}
+
+        def load_state_dict(self, state_dict):
+            self.seen = state_dict["seen"]
+
+    run = trainer()
+    run.fit(Net(), datamodule=Stateful(7))
+    found = Stateful.load_from_checkpoint(run.checkpoint_callback.best_model_path)
+    assert (found.hparams.size, found.seen) == (7, 5)
+    run = trainer()
+    run.fit(Net(), data())
+    found = Stateful.load_from_checkpoint(run.checkpoint_callback.best_model_path)
+    assert found.hparams.size == 4
+    assert not hasattr(found, "seen")
+
+
 def test_float16_on_a_cpu_is_explained(capsys):
     trainer(precision="16-mixed", enable_progress_bar=True).fit(Net(), data())
     assert "precision='16-mixed' is bfloat16 on a CPU, as in Lightning" in capsys.readouterr().out

@@ -72,8 +72,8 @@ class BatchSizeFinder(Callback):
             )
         if trainer.loaded.get("train_dataloader") is not None:
             raise PacelineError(
-                "BatchSizeFinder needs loaders that the module or the data module makes, and fit was given one",
-                fix="train_dataloader(self) in the module; or Tuner(trainer).scale_batch_size(module, loader)",
+                "BatchSizeFinder needs loaders of the module or data module, and fit was given one",
+                fix="train_dataloader(self); or Tuner(trainer).scale_batch_size(module, loader)",
             )
         from ..tuner import Tuner
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import yaml
-from jsonargparse import get_loader, set_loader
+from jsonargparse import ArgumentParser, get_loader, set_loader
 
 _LIGHTNING = re.compile(r"(?<![\w./])(?:pytorch_lightning|lightning\.pytorch)(?=\.[A-Za-z_])")
 _OURS = __package__.rpartition(".")[0]
@@ -33,5 +34,19 @@ def with_our_names(value: Any) -> Any:
 
 def register() -> None:
     """Let ``parser_mode=YAML`` be known to ``jsonargparse``."""
-    read_yaml = get_loader("yaml")
-    set_loader(YAML, lambda text: read_yaml(with_our_names(text)), exceptions=(yaml.YAMLError,))
+    _let_read(YAML, get_loader("yaml"))
+
+
+@cache
+def register_omegaconf(mode: str) -> None:
+    """Let a mode of OmegaConf read Lightning's names as ours.
+
+    Args:
+        mode: ``"omegaconf"`` or ``"omegaconf+"``.
+    """
+    ArgumentParser(parser_mode=mode).parse_string("{}")  # which makes its loader known
+    _let_read(mode, get_loader(mode))
+
+
+def _let_read(mode: str, read: Callable[[str], Any]) -> None:
+    set_loader(mode, lambda text: read(with_our_names(text)), exceptions=(yaml.YAMLError,))

@@ -22,7 +22,7 @@ from ..callbacks import Callback
 from ..core import LightningDataModule, LightningModule
 from ..trainer import Trainer
 from .classes import LRSchedulerTypeTuple
-from .names import YAML, register, with_our_names
+from .names import YAML, register, register_omegaconf, with_our_names
 
 register()
 register_unresolvable_import_paths(torch)  # some of torch's classes say a module that does not have them
@@ -58,6 +58,8 @@ class LightningArgumentParser(ArgumentParser):  # type: ignore[misc]
         parser_mode: str = YAML,
         **kwargs: Any,
     ) -> None:
+        if parser_mode.startswith("omegaconf"):
+            register_omegaconf(parser_mode)
         self.callback_keys: list[str] = []
         self._optimizers: dict[str, tuple[Any, str]] = {}
         self._lr_schedulers: dict[str, tuple[Any, str]] = {}

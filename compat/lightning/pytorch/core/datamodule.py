@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import yaml
 
 from .....trainer.batch_hooks import BatchHooks
+from ...translation.configured import build
 from ...translation.data_methods import DataMethods
 from ...translation.hyperparameters import HyperparametersMixin
 from ...translation.saved import Loaded
@@ -74,8 +75,8 @@ class LightningDataModule(HyperparametersMixin, DataMethods, BatchHooks):
         name = file.get(cls.CHECKPOINT_HYPER_PARAMS_NAME, "kwargs")
         given = (recorded if name in (None, "kwargs") else {name: recorded}) | kwargs
         taken = inspect.signature(cls).parameters
-        takes_all = any(one.kind is one.VAR_KEYWORD for one in taken.values())
-        made = cls(**{name: value for name, value in given.items() if takes_all or name in taken})
+        takes_all = any(one.kind is one.VAR_KEYWORD for one in taken.values()) or "_instantiator" in given
+        made: T = build(cls, {name: value for name, value in given.items() if takes_all or name in taken})
         if cls.__qualname__ in file:
             made.load_state_dict(file[cls.__qualname__])
         return made
