@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ....errors import PacelineError
-from .callbacks import Callback
+from .callbacks import BatchSizeFinder, Callback, LearningRateFinder
 from .trainer import Trainer
 from .trainer.given import as_datamodule
 from .utilities.memory import is_oom_error
@@ -356,3 +356,6 @@ def _sized(loaders: Any, size: int) -> Any:
         return loaders
     options = {n: getattr(loaders, n) for n in ("num_workers", "collate_fn", "pin_memory", "drop_last")}
     return DataLoader(loaders.dataset, size, sampler=loaders.sampler, **options)
+
+
+LearningRateFinder.tuner = BatchSizeFinder.tuner = Tuner

@@ -594,7 +594,7 @@ def test_class_paths_of_lightning_under_omegaconf():
         "  width: ${oc.decode:${oc.env:WIDTH,3}}\n"
     )
     cli = made("--config=config.yaml", parser_kwargs={"parser_mode": "omegaconf"})
-    assert cli.model.layer.out_features == 3
+    assert cli.model.hparams.width == 3
     assert type(cli.trainer.callbacks[0]).__name__ == "Timer"
 
 

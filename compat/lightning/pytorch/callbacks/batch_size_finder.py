@@ -33,6 +33,7 @@ class BatchSizeFinder(Callback):
     """
 
     SUPPORTED_MODES = _MODES
+    tuner: Any  # the class, whose module imports this one and sets it
 
     def __init__(
         self,
@@ -75,9 +76,7 @@ class BatchSizeFinder(Callback):
                 "BatchSizeFinder needs loaders of the module or data module, and fit was given one",
                 fix="train_dataloader(self); or Tuner(trainer).scale_batch_size(module, loader)",
             )
-        from ..tuner import Tuner
-
-        self.optimal_batch_size = Tuner(trainer).scale_batch_size(
+        self.optimal_batch_size = self.tuner(trainer).scale_batch_size(
             pl_module,
             datamodule=trainer.datamodule,
             mode=self._mode,

@@ -31,6 +31,7 @@ class LearningRateFinder(Callback):
     """
 
     SUPPORTED_MODES = _MODES
+    tuner: Any  # the class, whose module imports this one and sets it
 
     def __init__(
         self,
@@ -52,9 +53,7 @@ class LearningRateFinder(Callback):
 
     def lr_find(self, trainer: Any, pl_module: Any) -> None:
         """Search with the weights and the optimizer of now, which stay as they are but for the rate."""
-        from ..tuner import Tuner
-
-        self.optimal_lr = Tuner(trainer).lr_find(
+        self.optimal_lr = self.tuner(trainer).lr_find(
             pl_module,
             trainer.train_dataloader,
             datamodule=trainer.datamodule,
