@@ -54,7 +54,8 @@ def _would_be_marked(name: str, kind: Kind, methods: set[str]) -> bool:
 
 def _statements(node: cst.FunctionDef) -> list[cst.CSTNode]:
     body = node.body.body
-    return [small for one in body for small in getattr(one, "body", [one])]
+    lines = [one.body if isinstance(one, cst.SimpleStatementLine) else [one] for one in body]
+    return [small for line in lines for small in line]
 
 
 def _is_empty(node: cst.FunctionDef) -> bool:

@@ -49,6 +49,8 @@ def test_a_hook_that_does_nothing_is_left_out(head, hook, tmp_path):
         MODULE
         + "    def optimizer_zero_grad(self, e, b, o): super().optimizer_zero_grad(e, b, self.step)\n",
         MODULE + "    def on_epoch_never(self): ...\n    def f(self): self.on_epoch_never()\n",
+        MODULE
+        + "    def on_before_zero_grad(self, optimizer):\n        for x in optimizer:\n            x()\n",
         MODULE + "    @f\n    def on_before_zero_grad(self, optimizer): ...\n",
         "class Net(L.LightningModule):\n    def on_before_zero_grad(self, optimizer): ...\n",
         MODULE
