@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import libcst as cst
-from libcst import metadata
+from libcst import matchers, metadata
 
 from .tables import Library, Owner
 
@@ -206,3 +206,38 @@ def in_an_operation(node: cst.BaseExpression) -> str:
     code = code_of(node)
     alone = (cst.Name, cst.Attribute, cst.Subscript, cst.Call)
     return code if node.lpar or (isinstance(node, alone) and "\n" not in code) else f"({code})"
+
+
+def empty_spreads(module: cst.Module) -> set[str]:
+    """The names of parameters ``**name`` to which no call in the file gives anything.
+
+    A function that the file does not call may be given something elsewhere: its parameter is not here.
+    """
+    functions = [one for one in module.body if isinstance(one, cst.FunctionDef) and _spread_of(one)]
+    calls: dict[str, list[cst.Call]] = {one.name.value: [] for one in functions}
+    for call in matchers.findall(module, matchers.Call(func=matchers.Name())):
+        assert isinstance(call, cst.Call)
+        calls.get(dotted(call.func), []).append(call)
+    empty, before = {_spread_of(one) for one in functions}, set[str]()
+    while empty != before:  # what is passed on may turn out to be filled
+        before = empty
+        filled = {_spread_of(one) for one in functions if _is_filled(one, calls[one.name.value], empty)}
+        empty = empty - filled
+    return empty
+
+
+def _is_filled(function: cst.FunctionDef, calls: Sequence[cst.Call], empty: set[str]) -> bool:
+    """Whether a call may give the function's ``**name`` something, or there is none to be seen."""
+    taken = {one.name.value for one in (*function.params.params, *function.params.kwonly_params)}
+    return not calls or any(
+        arg.star == "*"
+        or (arg.star == "**" and code_of(arg.value) not in empty)
+        or (arg.keyword is not None and arg.keyword.value not in taken)
+        for call in calls
+        for arg in call.args
+    )
+
+
+def _spread_of(function: cst.FunctionDef) -> str:
+    rest = function.params.star_kwarg
+    return "" if rest is None else rest.name.value

@@ -15,7 +15,7 @@ from .imports import Imports
 from .lightning import checkpoints, expressions, files, idle_hooks, methods, results
 from .lightning.arguments import CALLS, POSITIONS
 from .remembered import Result
-from .resolve import Kind, Names, code_of, dotted, shown
+from .resolve import Kind, Names, code_of, dotted, empty_spreads, shown
 from .tables import Entry, Group, Library, Owner, rewrite
 from .translation import Translation, put_of
 
@@ -50,7 +50,7 @@ class Scanner(cst.CSTVisitor):
         self._statements: list[cst.CSTNode] = []
         self._handled: set[cst.CSTNode] = set()
         self._moved: set[str] = set()
-        self._spread: set[str] = set()  # each is marked once: its names are changed in one place
+        self._spread = empty_spreads(wrapper.module)  # others are marked once
 
     # -- what the parts of the scan use ----------------------------------------------------------
 

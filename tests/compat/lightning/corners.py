@@ -2132,6 +2132,29 @@ def combined_loader_of_a_trainer(at):
     return seen
 
 
+def combined_loaders_that_are_read_by_a_program(at):
+    combined, found = import_module(at.package + ".pytorch.utilities").CombinedLoader, []
+    for mode in ("min_size", "max_size", "max_size_cycle"):
+        loader = combined({"a": range(2), "b": range(5)}, mode)
+        iter(loader)
+        found.append((isinstance(loader, combined), len(loader), [*loader], len(loader.flattened)))
+    return found
+
+
+def stop_that_early_stopping_asked_for(at):
+    class Worse(at.Net):
+        def validation_step(self, batch, batch_idx):
+            self.log("worse", float(self.global_step))
+
+    early = at.callbacks.EarlyStopping("worse", patience=1)
+    trainer = at.trainer(callbacks=[early], max_epochs=9)
+    trainer.fit(Worse(), data(8), data(8))
+    before = trainer.should_stop, trainer.current_epoch
+    trainer.fit_loop.max_epochs = 12
+    trainer.validate(Worse(), data(8))
+    return before, trainer.should_stop, trainer.current_epoch
+
+
 def hyperparameters_that_a_subclass_ignores(at):
     class Base(at.Net):
         def __init__(self, width=2):

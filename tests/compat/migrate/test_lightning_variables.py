@@ -97,7 +97,6 @@ def test_what_a_function_of_the_file_returns_is_known(tmp_path):
 def test_arguments_beside_others_that_are_not_seen_are_translated(tmp_path):
     text = found(tmp_path / "x.py", RETURNED).rewritten.decode()
     assert 'Trainer(callbacks=[best], max_epochs=1, validate_every="0.5ep", **options)' in text
-    assert "# paceline: Trainer(**)" in text
     source = "from lightning import Trainer\n\nTrainer(logger=False, **options)\n"
     assert "Trainer(loggers=False, **options)" in rewritten(tmp_path, source)  # no max_epochs=1000
 

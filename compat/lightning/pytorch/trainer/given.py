@@ -13,7 +13,7 @@ from .....trainer.checkpoint.files.format import is_checkpoint
 from .....trainer.data.combined_loader import CombinedLoader
 from ...translation.data import GivenLoaders, unshuffled
 from ..core import LightningDataModule
-from ..utilities import OneAfterTheOther
+from ..utilities.combined_loader import OneAfterTheOther
 
 
 def as_list(given: Any) -> list[Any]:

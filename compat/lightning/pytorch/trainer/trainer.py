@@ -250,6 +250,7 @@ class Trainer(Evaluations):
                 self.ours.fit(adapter, *loaders, resume=resume)
         finally:
             self._place = self.session.ended_at()
+            self._should_stop = self.should_stop
 
     def save_checkpoint(
         self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None

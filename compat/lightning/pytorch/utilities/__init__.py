@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .....trainer.data.combined_loader import CombinedLoader as _CombinedLoader
 from .....trainer.module_parts.recorded import HParams as AttributeDict
 from ...translation.refusals import refuse_import
+from .combined_loader import CombinedLoader
 from .rank_zero import (
     disable_possible_user_warnings,
     rank_zero_debug,
@@ -28,24 +28,6 @@ __all__ = [
     "rank_zero_only",
     "rank_zero_warn",
 ]
-
-_MODES = {"max_size_cycle": "cycle", "max_size": "max", "min_size": "min"}
-
-
-def CombinedLoader(iterables: Any, mode: str = "min_size") -> Any:
-    """Several training loaders, a batch of each in every step.
-
-    Args:
-        iterables: A dict or list of them.
-        mode: ``"min_size"``, ``"max_size"`` or ``"max_size_cycle"``; ``"sequential"`` is for evaluations.
-    """
-    if mode == "sequential":
-        return OneAfterTheOther(iterables.values() if isinstance(iterables, dict) else iterables)
-    return _CombinedLoader(iterables, _MODES.get(mode, mode))  # type: ignore[arg-type]
-
-
-class OneAfterTheOther(list[Any]):
-    """Loaders of an evaluation, which reads one after the other."""
 
 
 def grad_norm(module: Any, norm_type: float | str, group_separator: str = "/") -> dict[str, float]:
