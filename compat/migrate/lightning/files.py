@@ -30,7 +30,7 @@ _NO_TEXT = rewrite("it is a pathlib.Path, checkpoints/step-00000500 in the run's
 
 
 def text(scanner: Context, node: cst.SimpleString | cst.FormattedStringText) -> None:
-    """``"metrics.csv"``, which the columns of are called otherwise; ``"val_loss/dataloader_idx_1"``."""
+    """``"metrics.csv"``, whose columns have other names here; ``"val_loss/dataloader_idx_1"``."""
     library = _lightning(scanner)
     value = node.value if isinstance(node, cst.FormattedStringText) else text_of(node)
     if library is None or value is None:

@@ -136,7 +136,7 @@ class BoringModel(LightningModule):
 
 
 class ManualOptimBoringModel(BoringModel):
-    """The same, with an update of its own."""
+    """The same, which updates its weights itself."""
 
     def __init__(self) -> None:
         super().__init__()
