@@ -9,7 +9,7 @@ from typing import Any
 import libcst as cst
 from libcst import matchers, metadata
 
-from .tables import Library, Owner
+from .tables import Entry, Group, Library, Owner
 
 
 @dataclass(frozen=True)
@@ -236,6 +236,23 @@ def _is_filled(function: cst.FunctionDef, calls: Sequence[cst.Call], empty: set[
         for call in calls
         for arg in call.args
     )
+
+
+def is_known_spread(node: cst.BaseExpression, empty: set[str], table: Mapping[str, Entry]) -> bool:
+    """Whether all that ``**node`` may give to a call has the same name here.
+
+    Args:
+        node: A name, a dict display, or several with ``|``.
+        empty: Names that hold nothing, or are spoken of already.
+        table: What becomes of each argument.
+    """
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.BitOr):
+        return is_known_spread(node.left, empty, table) and is_known_spread(node.right, empty, table)
+    if not isinstance(node, cst.Dict):
+        return code_of(node) in empty
+    keys = [text_of(one.key) if isinstance(one, cst.DictElement) else None for one in node.elements]
+    entries = [None if key is None else table.get(key) for key in keys]
+    return all(one is not None and one.group is Group.RUNS for one in entries)
 
 
 def _spread_of(function: cst.FunctionDef) -> str:

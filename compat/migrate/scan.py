@@ -15,7 +15,7 @@ from .imports import Imports
 from .lightning import checkpoints, expressions, files, idle_hooks, methods, results
 from .lightning.arguments import CALLS, POSITIONS
 from .remembered import Result
-from .resolve import Kind, Names, code_of, dotted, empty_spreads, shown
+from .resolve import Kind, Names, code_of, dotted, empty_spreads, is_known_spread, shown
 from .tables import Entry, Group, Library, Owner, rewrite
 from .translation import Translation, put_of
 
@@ -366,8 +366,8 @@ class Scanner(cst.CSTVisitor):
         _keep_in_order(node, plan)
         for name, arg, entry, put in zip(keywords, node.args, entries, plan, strict=True):
             if arg.star == "**" and owner is not None and owner.other_argument:
-                spread_before = code_of(arg.value) in self._spread
-                self.report(arg, kind.library, rewrite(_SPREAD), f"{title}(**)", marked=not spread_before)
+                known = is_known_spread(arg.value, self._spread, table)
+                self.report(arg, kind.library, rewrite(_SPREAD), f"{title}(**)", marked=not known)
                 self._spread.add(code_of(arg.value))
             if entry is not None and (arg.keyword is not None or put is not None or not is_lightning):
                 self.report(arg, kind.library, entry, f"{title}({name}=)", is_lightning and put is not None)
