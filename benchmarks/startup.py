@@ -174,10 +174,12 @@ def first_steps(rounds: int, folder: str) -> dict[str, dict[str, float]]:
             command = [sys.executable, "-c", program, str(time.time())]
             done = subprocess.run(command, check=True, cwd=folder, stdout=subprocess.PIPE, text=True)
             found[name].append(json.loads(done.stdout.splitlines()[-1]))
-    kinds = ("first step of a process", "of a later fit")
-    columns = {name: zip(*rows[1:], strict=True) for name, rows in found.items()}
-    medians = {name: [round(statistics.median(one), 4) for one in two] for name, two in columns.items()}
-    return {kind: {name: medians[name][n] for name in PACKAGES} for n, kind in enumerate(kinds)}
+    return {
+        kind: {
+            name: round(statistics.median(row[n] for row in rows[1:]), 4) for name, rows in found.items()
+        }
+        for n, kind in enumerate(("first step of a process", "of a later fit"))
+    }
 
 
 def main() -> None:

@@ -178,7 +178,7 @@ class Scanner(cst.CSTVisitor):
 
     def _method(self, node: cst.FunctionDef, kind: Kind) -> None:
         is_lightning = kind.library.name == "lightning"
-        if is_lightning and (idle_hooks.left_out(self, node, kind) or methods.method(self, node, kind)):
+        if is_lightning and (idle_hooks.removed(self, node, kind) or methods.method(self, node, kind)):
             return
         name = node.name.value
         entry = kind.owner.methods.get(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -273,20 +274,13 @@ class Tuner:
         loaders, datamodule = as_datamodule(train_dataloaders, datamodule)
         owner = model if _has(model, batch_arg_name) or datamodule is None else datamodule
         _attribute(owner, [batch_arg_name])
-        size, fits, fails, data = init_val, 0, max_val + 1, _Samples()
-        for _ in range(max_trials):
+        data = _Samples()
+
+        def works(size: int) -> bool:
             _set(owner, batch_arg_name, size)
-            if self._fits(model, _sized(loaders, size), datamodule, steps_per_trial, data):
-                fits = size
-            else:
-                fails = size
-            size = min(2 * size, max_val) if fails > max_val else (fits + fails) // 2
-            if size <= fits or fits >= data.count or (mode == "power" and 0 < fits < fails <= max_val):
-                break
-        if not fits:
-            raise PacelineError(
-                "no batch size fits into memory", got=f"batches of {fails} at least", fix="a smaller model"
-            )
+            return self._fits(model, _sized(loaders, size), datamodule, steps_per_trial, data)
+
+        fits = _largest(works, data, init_val, max_val, max_trials, mode == "power")
         if mode == "binsearch":
             fits = max(int(fits * (1 - margin)), 1)
         _set(owner, batch_arg_name, fits)
@@ -323,6 +317,30 @@ class Tuner:
             Trainer.fit(trial, model, loaders, datamodule=datamodule)
             trial.strategy.barrier()  # ranks share the folder of rank 0
         return trial
+
+
+def _largest(
+    works: Callable[[int], bool], data: _Samples, first: int, most: int, trials: int, is_rough: bool
+) -> int:
+    """The largest size that works, by doubling it, and unless ``is_rough`` by halves between the last two.
+
+    Raises:
+        PacelineError: where none does.
+    """
+    size, fits, fails = first, 0, most + 1
+    for _ in range(trials):
+        if works(size):
+            fits = size
+        else:
+            fails = size
+        size = min(2 * size, most) if fails > most else (fits + fails) // 2
+        if size <= fits or fits >= data.count or (is_rough and 0 < fits < fails <= most):
+            break
+    if not fits:
+        raise PacelineError(
+            "no batch size fits into memory", got=f"batches of {fails} at least", fix="a smaller model"
+        )
+    return fits
 
 
 def _nothing(*_: Any) -> None:

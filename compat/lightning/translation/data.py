@@ -112,7 +112,7 @@ def loaded(trainer: Any, name: str, method: Callable[[], Any]) -> Any:
 def note_generators(trainer: Any) -> None:
     """A fit begins: random data that its loaders are made of is drawn with the generators of now.
 
-    Lightning goes on with those of ``seed_everything``, where our loop seeds a fit by itself.
+    Lightning continues with those of ``seed_everything``, where our loop seeds a fit by itself.
 
     Args:
         trainer: The trainer of this package.

@@ -44,9 +44,8 @@ class OpeningHooks(Callback):
         session.values.clear()
         session.evaluated_batches.clear()
         session.has_failed = False
-        if not session.trainer.fast_dev_run:
-            for logger in session.trainer.loggers:
-                logger.begin(trainer)
+        for logger in session.trainer.loggers:
+            logger.begin(trainer)
         called = session.trainer.state.fn  # hooks may ask for called.value
         hooks.of_callbacks("setup", called)
         hooks.of_module("setup", called)
@@ -64,9 +63,9 @@ class OpeningHooks(Callback):
 
     def _log_hyperparams(self, trainer: Any) -> None:
         """Give them to the loggers, in a stage that has no run folder."""
-        hparams, lightning = self.session.logged_hparams, self.session.trainer
-        if hparams is not None and trainer.is_global_zero and not lightning.fast_dev_run:
-            for logger in lightning.loggers:
+        hparams = self.session.logged_hparams
+        if hparams is not None and trainer.is_global_zero:
+            for logger in self.session.trainer.loggers:
                 logger.log_hyperparams(hparams)
 
     def on_fit_start(self, trainer: Any) -> None:

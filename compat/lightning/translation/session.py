@@ -237,7 +237,7 @@ class Session:
         step = self.evaluated_batches[dataloader_idx]
         self.evaluated_batches[dataloader_idx] += 1
         row = self.values.evaluation_steps.row(self._evaluation_store.loader_name)
-        if row and self.trainer.is_global_zero and not self.trainer.fast_dev_run:
+        if row and self.trainer.is_global_zero:
             for logger in self.trainer.loggers:
                 logger.log_evaluation(row, step)
 

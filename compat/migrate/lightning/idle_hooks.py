@@ -1,4 +1,4 @@
-"""Hooks that are never called here, or belong into another one, and do nothing: they are left out."""
+"""Hooks that are never called here, or belong into another one, and do nothing: they are removed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _DECIDE = ("configure_", "optimizer_", "get_", "tbptt_")
 _MODES = ("_model_eval", "_model_train", "_model_zero_grad", "_step_end")
 
 
-def left_out(scanner: Context, node: cst.FunctionDef, kind: Kind) -> bool:
-    """Leave a method out: True where it is one whose call and whose absence are the same.
+def removed(scanner: Context, node: cst.FunctionDef, kind: Kind) -> bool:
+    """Remove a method: True where it is one whose call and whose absence are the same.
 
     Args:
         scanner: Takes what is found.

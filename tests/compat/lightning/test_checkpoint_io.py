@@ -43,7 +43,7 @@ class Noted(TorchCheckpointIO):
 
 
 class Pickled(CheckpointIO):
-    """A form of its own."""
+    """Its own form."""
 
     def save_checkpoint(self, checkpoint, path, storage_options=None):
         Path(path).write_bytes(b"form" + pickle.dumps(checkpoint))

@@ -85,7 +85,7 @@ class Evaluations(TrainerView):
         self.loaded[f"{name}_dataloader"] = dataloaders
         values = getattr(self.ours, name)(adapter, dataloaders, weights, datamodule=data)
         results: list[dict[str, float]] = self.session.values.results(values)
-        if self.is_global_zero and not self.given["fast_dev_run"]:
+        if self.is_global_zero:
             row = {name: value for one in results for name, value in one.items()}
             for logger in self.loggers:
                 logger.log_evaluation(row | {"epoch": self.current_epoch}, self.ours.global_step)

@@ -27,7 +27,7 @@ class CombinedLoader:
         return object.__new__(Together)
 
     def __init__(self, iterables: Any, mode: str = "min_size") -> None:
-        self.iterables, self._mode = iterables, mode
+        self.iterables = iterables
 
     @property
     def flattened(self) -> list[Any]:
