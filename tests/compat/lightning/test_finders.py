@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import paceline.compat.lightning as L
 from paceline import PacelineError
 from paceline.compat.lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+from paceline.compat.lightning.pytorch.tuner import _largest, _Samples
 
 pytestmark = pytest.mark.fit
 RATES = {"num_training_steps": 20, "min_lr": 1e-4, "early_stop_threshold": None}
@@ -101,6 +102,21 @@ def test_where_no_size_fits(tmp_path):
 
     with pytest.raises(PacelineError, match="no batch size fits into memory"):
         trainer(tmp_path, BatchSizeFinder()).fit(Large())
+
+
+@pytest.mark.parametrize(
+    ("mode", "sizes", "found"),
+    [("power", [2, 4, 8, 16], 8), ("binsearch", [2, 4, 8, 16, 12, 10, 11], 11)],
+)
+def test_sizes_are_doubled_and_then_halved(mode, sizes, found):
+    tried = []
+
+    def works(size):
+        tried.append(size)
+        return size <= 11
+
+    assert _largest(works, _Samples(), 2, 64, 25, mode == "power") == found
+    assert tried == sizes
 
 
 @pytest.mark.parametrize("finder", [BatchSizeFinder, LearningRateFinder])
