@@ -71,18 +71,22 @@ def of_deepspeed(strategy: str, named: Callable[[], Mapping[Tensor, str]]) -> It
         raise second_backward(strategy) from error
     except AssertionError as error:
         called = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
-        found = re.search(r"The parameter (?:module\.)?(\S+) has already been reduced", str(error))
-        if found is None and not any("reduce" in name for name in called):
+        reduced = "has already been reduced" in str(error)
+        if not reduced and not any("reduce" in name for name in called):
             raise
-        names = [found[1]] if found else _twice(error, {id(p): name for p, name in named().items()})
-        raise gradient_in_parts(strategy, names) from error
+        raise gradient_in_parts(strategy, _refused(error, named())) from error
 
 
-def _twice(error: AssertionError, names: dict[int, str]) -> list[str]:
-    """The parameters that a bucket has twice, out of the frame that refused it."""
+def _refused(error: AssertionError, names: Mapping[Tensor, str]) -> list[str]:
+    """The names of the parameters that the frame which raised has reduced before, or has twice in a bucket.
+
+    DeepSpeed's message has a name only until an earlier engine of the process is collected: that clears
+    the names of all engines.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    held = [] if trace is None else trace.tb_frame.f_locals.get("params_in_bucket", [])
-    ids = [id(p) for p in held]
-    return sorted({names[one] for one in ids if ids.count(one) > 1 and one in names})
+    held = {} if trace is None else trace.tb_frame.f_locals
+    ids = [id(p) for p in held.get("params_in_bucket", [])]
+    refused = {one for one in ids if ids.count(one) > 1} or {id(held.get("param"))}
+    return sorted(name for p, name in names.items() if id(p) in refused)
