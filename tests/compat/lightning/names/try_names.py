@@ -238,7 +238,7 @@ def takes(called, keyword):
 def trial(root):
     """Everything for one library, from a process in a folder for it."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(Path(__file__).resolve()), "--trial", root]
+        command = [sys.executable, "-X", "faulthandler", str(Path(__file__).resolve()), "--trial", root]
         variables = os.environ | {
             "CUDA_VISIBLE_DEVICES": "",
             "WANDB_MODE": "offline",
@@ -247,7 +247,7 @@ def trial(root):
         options = {"cwd": folder, "env": variables, "timeout": 300, "capture_output": True, "text": True}
         done = subprocess.run(command, **options)
         if done.returncode:
-            sys.exit(f"{root}: {done.stderr[-4000:]}")
+            sys.exit(f"{root} ended with {done.returncode}: {done.stderr[-4000:]}")
         return json.loads(Path(folder, "found.json").read_text())
 
 
