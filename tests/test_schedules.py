@@ -1,6 +1,7 @@
 """Schedules by name and duration: their factors, against torch's own and hand-written ones, and in runs."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,17 @@ from paceline import PacelineError, Trainer
 from paceline.__main__ import app
 from paceline.callbacks import Callback, Checkpoint
 from paceline.optimizers.schedule_plot import plot
-from paceline.schedules import WSD, Constant, Cosine, Linear, RunLength, make_schedule
+from paceline.schedules import (
+    WSD,
+    Constant,
+    Cosine,
+    CosineWithRestarts,
+    InverseSqrt,
+    Linear,
+    Polynomial,
+    RunLength,
+    make_schedule,
+)
 
 
 def factors(schedule, steps, **length):
@@ -31,10 +42,49 @@ def test_the_cosine_is_torchs_own():
     assert factors(Cosine(end=0.1), 20) == pytest.approx(found)
 
 
+STEPS, WARMUP = 40, 7
+
+
+@pytest.mark.parametrize("warmup", [0, WARMUP])
+@pytest.mark.parametrize(
+    ("name", "arguments", "ours"),
+    [
+        ("linear", {}, Linear()),
+        ("cosine", {}, Cosine()),
+        ("cosine_with_restarts", {"num_cycles": 3}, CosineWithRestarts(cycles=3)),
+        ("polynomial", {"power": 2.0, "lr_end": 0.05}, Polynomial(power=2.0, end=0.1)),
+        ("constant", {}, Constant()),
+        ("constant_with_warmup", {}, Constant()),
+        ("inverse_sqrt", {}, InverseSqrt()),
+        ("inverse_sqrt", {"timescale": 5}, InverseSqrt(timescale=5)),
+        ("cosine_with_min_lr", {"min_lr_rate": 0.1}, Cosine(end=0.1)),
+        (
+            "warmup_stable_decay",
+            {"num_decay_steps": 9, "decay_type": "cosine"},
+            WSD(decay=9, shape="cosine"),
+        ),
+        ("warmup_stable_decay", {"num_decay_steps": 9, "decay_type": "linear"}, WSD(decay=9)),
+        ("warmup_stable_decay", {"num_decay_steps": 9, "decay_type": "1-sqrt"}, WSD(decay=9, shape="sqrt")),
+    ],
+)
+def test_rates_are_those_of_transformers_schedules(name, arguments, ours, warmup):
+    transformers = pytest.importorskip("transformers")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+    theirs = transformers.get_scheduler(name, optimizer, warmup, STEPS, arguments)
+    if name == "constant":
+        warmup = 0
+    schedule = replace(ours, warmup=warmup, warmup_start=0.0)
+    for step in range(STEPS):
+        assert 0.5 * schedule.factor(step, RunLength(STEPS)) == pytest.approx(theirs.get_last_lr()[0])
+        optimizer.step()
+        theirs.step()
+
+
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
         (Constant(warmup=3), [0.25, 0.5, 0.75, 1, 1, 1, 1, 1]),
+        (Constant(warmup=4, warmup_start=0.2), [0.2, 0.4, 0.6, 0.8, 1, 1, 1, 1]),
         (Linear(), [1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]),
         (Linear(warmup="25%", end=0.5), [1 / 3, 2 / 3, *(1 - 0.5 * k / 6 for k in range(6))]),
         (WSD(decay="50%"), [1, 1, 1, 1, 1, 0.75, 0.5, 0.25]),
