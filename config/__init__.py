@@ -5,7 +5,15 @@ A recipe is a module with a ``Config``, ``PRESETS`` and ``build``: docs/guides/c
 
 from __future__ import annotations
 
+from .class_settings import OptimizerSetting, SchedulerSetting, make_optimizer, make_scheduler
 from .experiment import Experiment
 from .run_config import RunConfig
 
-__all__ = ["Experiment", "RunConfig"]
+__all__ = [
+    "Experiment",
+    "OptimizerSetting",
+    "RunConfig",
+    "SchedulerSetting",
+    "make_optimizer",
+    "make_scheduler",
+]

@@ -18,7 +18,7 @@ from pydantic import ValidationError, create_model
 from ..errors import PacelineError, nearest, shown, users_line
 from ..plugins import folded
 from ..trainer.utils.secrets import masked
-from .importing import FORMS, import_object, is_import_path
+from .importing import FORMS, import_object, is_import_path, is_module
 from .kinds import acts_by_itself, is_subclass, returned
 from .signatures import (
     CONFIG,
@@ -37,6 +37,33 @@ _MOST_CHOICES = 30
 
 
 @dataclass(frozen=True)
+class OfLibrary:
+    """A class of a library that may not be installed.
+
+    Args:
+        path: Its import path.
+        install: What ``pip install`` is given for it.
+    """
+
+    path: str
+    install: str
+
+    def load(self) -> Any:
+        """The class.
+
+        Raises:
+            PacelineError: where the library is not installed.
+        """
+        try:
+            return import_object(self.path)
+        except PacelineError:
+            if is_module(self.path.partition(":")[0]):
+                raise
+            library = self.path.partition(".")[0]
+            raise PacelineError(f"{library} is not installed", fix=f"pip install {self.install}") from None
+
+
+@dataclass(frozen=True)
 class Slot:
     """What a value of a config may be, where it names a class or a function.
 
@@ -44,7 +71,7 @@ class Slot:
         what: In words, for messages: ``an optimizer``.
         base: What a class must be a subclass of, and a function annotated to return; None: anything.
         modules: Whose classes and functions can be named without their module.
-        names: Others that have a name.
+        names: Others that have a name; those of other libraries as ``OfLibrary``.
         provided: How many of the first arguments are given when it is called, not in the config.
         serves: Whether objects of a type that is no subclass of ``base`` may be here too.
         is_function: Whether a function is what is needed here, and not called to make it.
@@ -67,6 +94,11 @@ class Slot:
         found = next((one for known, one in self.names.items() if folded(known) == folded(name)), None)
         for module in self.modules:
             found = getattr(module, name, None) if found is None and name.isidentifier() else found
+        for module in self.modules if found is None else ():  # adamw is AdamW
+            same = [one for one in self.public(module) if folded(one) == folded(name)]
+            found = getattr(module, same[0]) if same and found is None else found
+        if isinstance(found, OfLibrary):
+            found = found.load()
         if found is None and is_import_path(name):
             found = import_object(name)
         if found is None:

@@ -135,7 +135,7 @@ def _find_modules_here() -> None:
 def is_module(module: str) -> bool:
     """Whether a module of this name can be imported; the packages above it are imported for that."""
     _find_modules_here()
-    if module in sys.modules:
+    if sys.modules.get(module) is not None:
         return True
     try:
         return importlib.util.find_spec(module) is not None

@@ -13,6 +13,7 @@ from ..errors import PacelineError, nearest, short_tracebacks
 from ..trainer.config.validation import find_problems
 from ..trainer.run.numbering import numbered
 from ..trainer.utils.secrets import MASK
+from .class_settings import check_class_settings
 from .importing import import_file, import_module, is_import_path, is_module
 from .module_config import MODULE_RECIPE, check_parts
 from .recipe import Recipe, check_recipe_file, recipe_of
@@ -284,11 +285,13 @@ def check(recipe: Recipe, settings: Settings) -> Loaded:
     if isinstance(arguments, dict):
         built = read_trainer(arguments, "trainer", problems, builds=False)
         problems += [(f"trainer.{name}", text) for name, text in find_problems(built).problems]
+    known = {key for key, _ in problems}
+    parts: Problems = []
     if recipe is MODULE_RECIPE:
-        known = {key for key, _ in problems}
-        parts: Problems = []
         check_parts(values, parts)
-        problems += [(key, text) for key, text in parts if key not in known]
+    else:
+        check_class_settings(recipe.config, values, parts)
+    problems += [(key, text) for key, text in parts if key not in known]
     problems += [(key, _NOT_KEPT) for key in _masked(values)]
     return Loaded(recipe, settings, config, problems)
 

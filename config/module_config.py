@@ -10,12 +10,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 from torch.utils.data import DataLoader, IterableDataset
 
-from .. import schedules
 from ..errors import PacelineError, nearest
 from ..trainer.datamodule import DataModule
 from ..trainer.module import TrainModule
 from ..trainer.module_parts.model_steps import OWN_NAMES, made_optimizer
 from ..trainer.rng import seed_generators
+from .class_settings import read_part
 from .classes import FUNCTION, ClassSpec, attempt, check_call, find_target, read_class
 from .experiment import Experiment
 from .names import provided_to, slots
@@ -134,8 +134,8 @@ class _Parts:
         self._module = self._class("module")
         self._model = self._class("model")
         self._loss = self._function("loss")
-        self._optimizer = self._class("optimizer")
-        self._scheduler = self._scheduler_spec()
+        self._optimizer = self._part("optimizer")
+        self._scheduler = self._part("scheduler")
         self._metrics = {
             name: self._function("metrics", value, f"metrics.{name}")
             for name, value in self._mapping("metrics").items()
@@ -178,21 +178,9 @@ class _Parts:
         arguments = check_call(target, given, provided, path, self._problems, is_partial=not is_class)
         return None if arguments is None else ClassSpec(target, arguments, is_partial=not is_class)
 
-    def _scheduler_spec(self) -> Any:
-        value = self._values.get("scheduler")
-        if value is None:
-            return None
-        found = find_target(value, slots()["scheduler"], "scheduler", self._problems)
-        if found is None:
-            return None
-        target, given = found
-        provided = provided_to(slots()["scheduler"], target)
-        arguments = check_call(target, given, provided, "scheduler", self._problems)
-        spec = None if arguments is None else ClassSpec(target, arguments)
-        if spec is not None and target in schedules.SCHEDULES.values():
-            # It needs no optimizer, and checks its durations; nothing of the user's is called.
-            attempt(spec.build, "scheduler", self._problems)
-        return spec
+    def _part(self, key: str) -> ClassSpec | None:
+        value = self._values.get(key)
+        return None if value is None else read_part(key, value, key, self._problems)
 
     def _check_together(self) -> None:
         if self._values.get("scheduler") is not None and self._values.get("optimizer") is None:

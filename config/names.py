@@ -15,8 +15,17 @@ from ..callbacks import Callback, Logger
 from ..strategies import Distributed, Precision, Strategy
 from ..trainer.config.built_in import built_in
 from ..trainer.datamodule import DataModule
-from .classes import FUNCTION, Slot
+from .classes import FUNCTION, OfLibrary, Slot
 from .kinds import is_called, is_data, is_dataset, is_schedule
+
+_OPTIMIZERS = {
+    **{
+        name: OfLibrary(f"torchao.optim:{name}", "'paceline[torchao]'")
+        for name in ("AdamW8bit", "AdamW4bit", "AdamWFp8")
+    },
+    **{name: OfLibrary(f"pytorch_optimizer:{name}", "pytorch_optimizer") for name in ("Lion", "Prodigy")},
+}
+"""Optimizers of other libraries that need no import path."""
 
 
 @cache
@@ -33,7 +42,13 @@ def slots() -> dict[str, Slot]:
         "precision": Slot("a precision", Precision, names=precisions),
         "module": Slot("a module", nn.Module),
         "model": Slot("a model", nn.Module),
-        "optimizer": Slot("an optimizer", torch.optim.Optimizer, (torch.optim, optimizers), provided=1),
+        "optimizer": Slot(
+            "an optimizer",
+            torch.optim.Optimizer,
+            (torch.optim, optimizers),
+            _OPTIMIZERS,
+            provided=1,
+        ),
         "scheduler": Slot(
             "a scheduler",
             torch.optim.lr_scheduler.LRScheduler,
