@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel
 
 from .. import schedules
+from ..trainer.module_parts.model_steps import takes_module
 from .classes import ClassSpec, attempt, check_call, find_target
 from .names import provided_to, slots
 from .signatures import parameters_of
@@ -73,12 +74,15 @@ def read_part(
     return spec
 
 
-def make_optimizer(setting: str | dict[str, Any], parameters: Any, **defaults: Any) -> Any:
+def make_optimizer(
+    setting: str | dict[str, Any], parameters: Any, module: Any = None, **defaults: Any
+) -> Any:
     """The optimizer that a setting of this kind names.
 
     Args:
         setting: A name, or a mapping with a class and its arguments.
         parameters: What it trains: parameters, or groups of them.
+        module: What classes get that take a module in their place, as ``MuonWithAdamW`` does.
         **defaults: Arguments that the setting does not give, such as ``lr``; those that the class does not
             take are dropped, but for ``lr``.
 
@@ -90,7 +94,8 @@ def make_optimizer(setting: str | dict[str, Any], parameters: Any, **defaults: A
         >>> optimizer.param_groups[0]["betas"], optimizer.param_groups[0]["lr"]
         ((0.8, 0.9), 0.1)
     """
-    return _spec("optimizer", setting, defaults, keeps=("lr",)).build(parameters)
+    spec = _spec("optimizer", setting, defaults, keeps=("lr",))
+    return spec.build(module if takes_module(spec.target) else parameters)
 
 
 def make_scheduler(setting: str | dict[str, Any], optimizer: Any, **defaults: Any) -> Any:

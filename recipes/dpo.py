@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -20,15 +20,8 @@ from torch.utils.data import DataLoader
 from paceline import TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment
-from paceline.optimizers import has_fused_kernels
 from paceline.recipes.data.conversations import encode_all, split_off
-from paceline.recipes.data.hugging_face import (
-    ExportAtEnd,
-    LanguageModelConfig,
-    check_vocabulary,
-    load_causal_model,
-    load_tokenizer,
-)
+from paceline.recipes.data.hugging_face import ExportAtEnd, check_vocabulary
 from paceline.recipes.data.preferences import (
     PairRows,
     collate_pairs,
@@ -36,11 +29,11 @@ from paceline.recipes.data.preferences import (
     read_pairs,
     shuffled_pairs,
 )
+from paceline.recipes.language.models import load_causal_model, load_tokenizer
+from paceline.recipes.language.optimization import configured
+from paceline.recipes.language.settings import LanguageModelConfig, Part, Positive, Warmup
 from paceline.recipes.networks.causal_lm import Abilities, abilities_of, hidden_and_head
 from paceline.recipes.networks.head_loss import token_losses
-from paceline.schedules import Cosine
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Config(LanguageModelConfig):
@@ -56,14 +49,14 @@ class Config(LanguageModelConfig):
     """How closely the model is held to the reference."""
     batch_size: PositiveInt = 8
     """Pairs on each device."""
-    workers: NonNegativeInt = 0
-    """Processes that read, for each rank."""
     epochs: PositiveInt = 1
     """Passes over the data."""
     learning_rate: Positive = 1e-3
-    """The highest; a cosine follows."""
-    warmup: Annotated[str, Field(pattern=r"^\d+(\.\d+)?%$")] = "10%"
-    """The part of the run in which the learning rate rises."""
+    """The highest; ``scheduler`` says what follows."""
+    warmup: Warmup = "10%"
+    """How long the learning rate rises: a part of the run, epochs (``0.5ep``) or steps."""
+    dropout: Part | None = 0.0
+    """The rate of the dropout layers of model and reference; none: what they have."""
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -86,15 +79,15 @@ class DPO(TrainModule):
 
     Args:
         model: Arguments of ``load_causal_model``.
+        optimization: Arguments of ``configured``.
         beta: How closely the model is held to the reference.
     """
 
-    def __init__(
-        self, model: dict[str, Any], beta: float = 0.1, learning_rate: float = 1e-3, warmup: str = "10%"
-    ) -> None:
+    def __init__(self, model: dict[str, Any], optimization: dict[str, Any], beta: float = 0.1) -> None:
         super().__init__()
-        self.model = load_causal_model(**model, dropout=False)  # the reference has none either
-        self.able = Abilities() if model.get("load_in_4bit") else abilities_of(self.model)
+        self.model = load_causal_model(**model)
+        plain = model.get("load_in_4bit") or model.get("attn_implementation")
+        self.able = Abilities() if plain else abilities_of(self.model)
         self.reference = None
         if model["lora"] is None:
             self.reference = copy.deepcopy(self.model).requires_grad_(False).eval()
@@ -131,15 +124,7 @@ class DPO(TrainModule):
         return chosen, rejected
 
     def configure_optimizers(self) -> Any:
-        settings = self.hparams
-        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.AdamW(
-            trained,
-            settings["learning_rate"],
-            weight_decay=0.0,
-            fused=has_fused_kernels(self.device) or None,
-        )
-        return {"optimizer": optimizer, "lr_scheduler": Cosine(warmup=settings["warmup"])}
+        return configured(self, self.model, **self.hparams["optimization"])
 
 
 def build(config: Config) -> Experiment:
@@ -163,7 +148,7 @@ def build(config: Config) -> Experiment:
     if train.left_out or val.left_out:
         trainer.log_line(f"{train.left_out + val.left_out} pairs do not differ within their length")
     torch.manual_seed(trainer.settings.seed)
-    module = DPO(config.model_arguments(), config.beta, config.learning_rate, config.warmup)
+    module = DPO(config.model_arguments(), config.optimization(), config.beta)
     check_vocabulary(tokenizer, module.model, config.model)
     shared: dict[str, Any] = {
         "batch_size": config.batch_size,

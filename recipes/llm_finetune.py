@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from paceline import PacelineError, TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment
-from paceline.optimizers import has_fused_kernels
 from paceline.recipes.data.conversations import (
     ConversationRows,
     collate,
@@ -29,15 +28,11 @@ from paceline.recipes.data.conversations import (
     read_conversations,
     split_off,
 )
-from paceline.recipes.data.hugging_face import (
-    ExportAtEnd,
-    LanguageModelConfig,
-    check_vocabulary,
-    load_causal_model,
-    load_tokenizer,
-    require_packages,
-)
+from paceline.recipes.data.hugging_face import ExportAtEnd, check_vocabulary, require_packages
 from paceline.recipes.data.tiny_models import tiny_conversations
+from paceline.recipes.language.models import load_causal_model, load_tokenizer
+from paceline.recipes.language.optimization import configured
+from paceline.recipes.language.settings import LanguageModelConfig, Part
 from paceline.recipes.networks.causal_lm import (
     Abilities,
     abilities_of,
@@ -45,7 +40,6 @@ from paceline.recipes.networks.causal_lm import (
     refuse_packing_where_rows_mix,
 )
 from paceline.recipes.networks.head_loss import mean_loss
-from paceline.schedules import Cosine
 
 
 class Config(LanguageModelConfig):
@@ -59,18 +53,8 @@ class Config(LanguageModelConfig):
     """The most tokens of a conversation; what is longer is cut off."""
     packing: bool = True
     """Rows of several conversations, which do not see each other."""
-    batch_size: PositiveInt = 4
-    """Rows on each device."""
-    workers: NonNegativeInt = 0
-    """Processes that read, for each rank."""
-    epochs: PositiveInt = 2
-    """Passes over the data."""
-    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2e-3
-    """The highest; a cosine follows."""
-    warmup: Annotated[str, Field(pattern=r"^\d+(\.\d+)?%$")] = "3%"
-    """The part of the run in which the learning rate rises."""
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Of AdamW."""
+    label_smoothing: Part = 0.0
+    """The part of each target that is spread over all tokens alike."""
     liger: bool = False
     """Compute the loss by the kernel of liger-kernel, on GPUs."""
 
@@ -92,20 +76,22 @@ class FineTune(TrainModule):
 
     Args:
         model: Arguments of ``load_causal_model``.
+        optimization: Arguments of ``configured``.
+        label_smoothing: The part of each target that is spread over all tokens alike.
         liger: Compute the loss by the kernel of liger-kernel.
     """
 
     def __init__(
         self,
         model: dict[str, Any],
-        learning_rate: float = 2e-3,
-        warmup: str = "3%",
-        weight_decay: float = 0.0,
+        optimization: dict[str, Any],
+        label_smoothing: float = 0.0,
         liger: bool = False,
     ) -> None:
         super().__init__()
         self.model = load_causal_model(**model)
-        self.able = Abilities() if model.get("load_in_4bit") else abilities_of(self.model)
+        plain = model.get("load_in_4bit") or model.get("attn_implementation")
+        self.able = Abilities() if plain else abilities_of(self.model)
 
     def forward(
         self,
@@ -118,7 +104,8 @@ class FineTune(TrainModule):
         hidden, head = hidden_and_head(self.model, self.able, input_ids, position_ids, starts)
         if targets is None:
             return head(hidden)
-        return mean_loss(hidden, head, targets, liger=self.hparams["liger"])
+        smoothing = self.hparams["label_smoothing"] if self.training else 0.0
+        return mean_loss(hidden, head, targets, liger=self.hparams["liger"], smoothing=smoothing)
 
     def training_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         loss, count = self(**batch)
@@ -130,15 +117,7 @@ class FineTune(TrainModule):
     test_step = validation_step
 
     def configure_optimizers(self) -> Any:
-        settings = self.hparams
-        optimizer = torch.optim.AdamW(
-            [parameter for parameter in self.parameters() if parameter.requires_grad],
-            settings["learning_rate"],
-            betas=(0.9, 0.95),
-            weight_decay=settings["weight_decay"],
-            fused=has_fused_kernels(self.device) or None,
-        )
-        return {"optimizer": optimizer, "lr_scheduler": Cosine(warmup=settings["warmup"])}
+        return configured(self, self.model, **self.hparams["optimization"])
 
 
 def build(config: Config) -> Experiment:
@@ -170,9 +149,7 @@ def build(config: Config) -> Experiment:
             f"{train.left_out + val.left_out} conversations have no answer within their length"
         )
     torch.manual_seed(trainer.settings.seed)
-    module = FineTune(
-        config.model_arguments(), config.learning_rate, config.warmup, config.weight_decay, config.liger
-    )
+    module = FineTune(config.model_arguments(), config.optimization(), config.label_smoothing, config.liger)
     if config.liger and (
         not module.able.split or type(module.model.get_output_embeddings()) is not nn.Linear
     ):

@@ -19,7 +19,13 @@ MOST_LOGITS = 2**29
 
 
 def mean_loss(
-    hidden: Tensor, head: nn.Module, targets: Tensor, *, most: int | None = None, liger: bool = False
+    hidden: Tensor,
+    head: nn.Module,
+    targets: Tensor,
+    *,
+    most: int | None = None,
+    liger: bool = False,
+    smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The mean cross-entropy over the tokens that are learned, and how many these are.
 
@@ -38,6 +44,7 @@ def mean_loss(
         most: Bytes of logits in float32; none: ``MOST_LOGITS``.
         liger: Use the kernel of the package ``liger-kernel``, on a GPU
             (https://arxiv.org/abs/2410.10989).
+        smoothing: The part of a target that is spread over all tokens alike, from 0 to 1.
 
     Returns:
         The loss, a scalar of at least float32, 0 where nothing is learned; and the number of tokens, for
@@ -55,17 +62,25 @@ def mean_loss(
     count = (targets != IGNORED).sum()
     rows = _rows(hidden, head, most)
     if liger:
-        total = _by_liger(hidden, head, targets)
+        total = _by_liger(hidden, head, targets, smoothing)
     elif rows >= len(hidden):
-        total = _losses(hidden, head, targets, "sum")
+        total = _losses(hidden, head, targets, "sum", smoothing)
     elif _is_split(head):
-        total = sum(_in_chunks(hidden, head, targets, rows, "sum"))  # type: ignore[assignment]
+        total = sum(_in_chunks(hidden, head, targets, rows, "sum", smoothing))  # type: ignore[assignment]
     else:
         weight: Any = head.weight
         bias: Any = head.bias
         dtype = dtype_of_products(hidden.device, weight.dtype)
         bias = None if bias is None else bias.to(dtype)
-        given = (hidden.to(dtype), weight.to(dtype), bias, targets, rows, torch.is_grad_enabled())
+        given = (
+            hidden.to(dtype),
+            weight.to(dtype),
+            bias,
+            targets,
+            rows,
+            smoothing,
+            torch.is_grad_enabled(),
+        )
         total = _Chunked.apply(*given)  # type: ignore[no-untyped-call]
     return total / count.clamp(min=1), count
 
@@ -102,7 +117,7 @@ def _is_split(head: Any) -> bool:
     return hasattr(head.weight, "placements")
 
 
-def _losses(hidden: Tensor, head: Any, targets: Tensor, reduction: str) -> Tensor:
+def _losses(hidden: Tensor, head: Any, targets: Tensor, reduction: str, smoothing: float = 0.0) -> Tensor:
     """By a head that is a module, or its weight and bias and the dtype of its products.
 
     Weights are cast here, and not by autocast, which has one copy for all chunks and sums its gradients.
@@ -113,13 +128,17 @@ def _losses(hidden: Tensor, head: Any, targets: Tensor, reduction: str) -> Tenso
         weight, bias, dtype = head
         logits = F.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(exact, targets, ignore_index=IGNORED, reduction=reduction)
+    return F.cross_entropy(
+        exact, targets, ignore_index=IGNORED, reduction=reduction, label_smoothing=smoothing
+    )
 
 
-def _in_chunks(hidden: Tensor, head: Any, targets: Tensor, rows: int, reduction: str) -> list[Tensor]:
+def _in_chunks(
+    hidden: Tensor, head: Any, targets: Tensor, rows: int, reduction: str, smoothing: float = 0.0
+) -> list[Tensor]:
     """The losses of so many tokens at a time, whose logits are computed again in the backward pass."""
     return [
-        checkpoint(_losses, x, head, y, reduction, use_reentrant=False, preserve_rng_state=False)
+        checkpoint(_losses, x, head, y, reduction, smoothing, use_reentrant=False, preserve_rng_state=False)
         for x, y in zip(hidden.split(rows), targets.split(rows), strict=True)
     ]
 
@@ -135,6 +154,7 @@ class _Chunked(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         rows: int,
+        smoothing: float,
         trains: bool,
     ) -> Tensor:
         exact = torch.promote_types(hidden.dtype, torch.float32)
@@ -148,12 +168,17 @@ class _Chunked(torch.autograd.Function):
                 x, y = hidden[begin : begin + rows], targets[begin : begin + rows]
                 logits = F.linear(x, weight, bias).to(exact)
                 # Not in place: torch 2.11 compiles such a result without its gradients.
-                total = total + F.cross_entropy(logits, y, ignore_index=IGNORED, reduction="sum")
+                total = total + F.cross_entropy(
+                    logits, y, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+                )
                 if not any(needed):
                     continue
                 learned = (y != IGNORED)[:, None]
-                errors = logits.softmax(1).scatter_add_(1, y.clamp(min=0)[:, None], -learned.to(exact))
-                errors = errors * learned
+                kept = (smoothing - 1) * learned.to(exact)
+                errors = logits.softmax(1)
+                if smoothing:
+                    errors = errors - smoothing / logits.shape[1]
+                errors = errors.scatter_add_(1, y.clamp(min=0)[:, None], kept) * learned
                 if of_bias is not None:
                     of_bias += errors.sum(0)
                 errors = errors.to(weight.dtype)
@@ -173,12 +198,14 @@ class _Chunked(torch.autograd.Function):
             None if one is None else (one.to(factor.dtype) * factor).to(ctx.dtype)
             for one in ctx.saved_tensors
         )
-        return *scaled, None, None, None
+        return *scaled, None, None, None, None
 
 
-def _by_liger(hidden: Tensor, head: Any, targets: Tensor) -> Tensor:
+def _by_liger(hidden: Tensor, head: Any, targets: Tensor, smoothing: float) -> Tensor:
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
-    fused = LigerFusedLinearCrossEntropyLoss(ignore_index=IGNORED, reduction="sum")
+    fused = LigerFusedLinearCrossEntropyLoss(
+        ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+    )
     total: Tensor = fused(head.weight, hidden, targets, head.bias)
     return total

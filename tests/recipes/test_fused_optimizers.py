@@ -8,6 +8,7 @@ from torch.optim import AdamW
 
 from paceline import optimizers
 from paceline.recipes.gpt import GPT
+from paceline.recipes.language import optimization
 
 pytestmark = pytest.mark.fit  # for its length
 
@@ -17,8 +18,9 @@ def check(name, folder, monkeypatch, **settings):
     recipe = import_module(f"paceline.recipes.{name}")
     trainer = {"run_dir": folder, "accelerator": "cpu", "progress": False, "loggers": False}
     module = recipe.build(recipe.Config(trainer=trainer, **settings)).module
+    home = recipe if hasattr(recipe, "has_fused_kernels") else optimization
     for has_kernels, fused in ((True, True), (False, None)):
-        monkeypatch.setattr(recipe, "has_fused_kernels", lambda device, found=has_kernels: found)
+        monkeypatch.setattr(home, "has_fused_kernels", lambda device, found=has_kernels: found)
         optimizer = module.configure_optimizers()["optimizer"]
         assert type(optimizer) is AdamW
         assert [group["fused"] for group in optimizer.param_groups] == [fused]

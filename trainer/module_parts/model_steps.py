@@ -18,10 +18,14 @@ OWN_NAMES = frozenset({"loss", "weight"})
 _BATCHES = "(inputs, targets), or a mapping with " + " or ".join(map(repr, TARGETS))
 
 
+def takes_module(make: Callable[..., Any]) -> bool:
+    """Whether what makes an optimizer is given a module: its first argument is called so."""
+    return next(iter(inspect.signature(make).parameters), None) == "module"
+
+
 def made_optimizer(make: Callable[..., Any], module: nn.Module) -> Any:
-    """An optimizer of the parameters to train; of the module, where its first argument is called so."""
-    first = next(iter(inspect.signature(make).parameters), None)
-    return make(module if first == "module" else [p for p in module.parameters() if p.requires_grad])
+    """An optimizer of the parameters to train; of the module, where that is what it is given."""
+    return make(module if takes_module(make) else [p for p in module.parameters() if p.requires_grad])
 
 
 class ModelSteps(nn.Module):

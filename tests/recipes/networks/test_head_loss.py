@@ -1,5 +1,7 @@
 """The loss of a head in chunks: the numbers of the plain one, in less memory, whatever the head is."""
 
+from functools import partial
+
 import pytest
 import torch
 from helpers.allocations import most_allocated
@@ -50,12 +52,13 @@ def trained(head, dtype, loss):
     return [found.detach(), hidden.grad, *(p.grad.clone() for p in head.parameters() if p.requires_grad)]
 
 
-def plain(hidden, head, targets):
-    return F.cross_entropy(head(hidden).flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+def plain(hidden, head, targets, smoothing=0.0):
+    logits = head(hidden).flatten(0, 1)
+    return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, label_smoothing=smoothing)
 
 
-def in_chunks(hidden, head, targets):
-    return mean_loss(hidden, head, targets, most=SOME)[0]
+def in_chunks(hidden, head, targets, smoothing=0.0):
+    return mean_loss(hidden, head, targets, most=SOME, smoothing=smoothing)[0]
 
 
 def token_by_token(hidden, head, targets):
@@ -73,6 +76,15 @@ def test_loss_and_gradients_are_those_of_all_logits(head, loss, dtype, near):
     made = HEADS[head]().to(dtype)
     for found, expected in zip(trained(made, dtype, loss), trained(made, dtype, plain), strict=True):
         torch.testing.assert_close(found, expected, rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_label_smoothing_is_torchs(head):
+    torch.manual_seed(0)
+    made = HEADS[head]().double()
+    losses = (partial(in_chunks, smoothing=0.2), partial(plain, smoothing=0.2))
+    for found, expected in zip(*(trained(made, torch.float64, one) for one in losses), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
 
 
 @pytest.mark.parametrize("loss", [in_chunks, token_by_token])

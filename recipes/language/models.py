@@ -1,0 +1,121 @@
+"""Causal language models of Hugging Face as they are trained: weights, adapters, and their tokenizer."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline.recipes.data.hugging_face import TINY
+from paceline.recipes.data.tiny_models import tiny_llama, tiny_tokenizer
+from paceline.recipes.language.settings import LanguageModelConfig
+
+
+def load_causal_model(
+    model: str,
+    lora: dict[str, Any] | None = None,
+    load_in_4bit: bool = False,
+    dtype: str = "float32",
+    attn_implementation: str | None = None,
+    dropout: float | None = None,
+    gradient_checkpointing: bool = False,
+    neftune_alpha: float | None = None,
+) -> Any:
+    """A causal language model in training mode, with its weights on the CPU.
+
+    Args:
+        model: A name, a folder, or ``tiny``.
+        lora: Arguments of peft's ``LoraConfig``; none: all weights are trained.
+        load_in_4bit: By bitsandbytes; checkpoints have none of these weights.
+        dtype: Of the weights.
+        attn_implementation: Of transformers; none: its own choice.
+        dropout: The rate of its dropout layers but those of adapters; none: what it has.
+        gradient_checkpointing: Whether activations are computed again in the backward pass.
+        neftune_alpha: Of the noise on its embeddings in training; none: no noise.
+    """
+    if model == TINY:
+        found = tiny_llama()
+        if attn_implementation is not None:
+            found.set_attn_implementation(attn_implementation)
+    else:
+        from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+        more: dict[str, Any] = {"dtype": getattr(torch, dtype)}
+        if attn_implementation is not None:
+            more["attn_implementation"] = attn_implementation
+        if load_in_4bit:
+            more["quantization_config"] = BitsAndBytesConfig(
+                load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+            )
+        found = AutoModelForCausalLM.from_pretrained(model, **more).train()
+    if dropout is not None:
+        set_dropout(found, dropout)
+    if load_in_4bit:
+        leave_out_of_checkpoints(found)
+    if gradient_checkpointing:
+        found.gradient_checkpointing_enable({"use_reentrant": False})
+    if neftune_alpha is not None:
+        add_noise(found.get_input_embeddings(), neftune_alpha)
+    if lora is None:
+        return found
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(found, LoraConfig(task_type="CAUSAL_LM", **lora))
+
+
+def set_dropout(model: nn.Module, rate: float) -> None:
+    """Let each layer that drops something in training drop this part of it."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = rate
+        for name, value in vars(module).items():
+            if "dropout" in name and isinstance(value, float):
+                setattr(module, name, rate)
+
+
+def add_noise(embeddings: nn.Module, alpha: float) -> None:
+    """Add uniform noise to what embeddings give in training: NEFTune.
+
+    With rows of n tokens and d numbers it reaches from -alpha / sqrt(n d) to alpha / sqrt(n d) (Jain et al.
+    2023, https://arxiv.org/abs/2310.05914, algorithm 1). It is drawn from torch's generator.
+    """
+
+    def noisy(module: nn.Module, _: Any, output: Tensor) -> Tensor:
+        if not module.training:
+            return output
+        most = alpha / math.sqrt(output.shape[1] * output.shape[2])
+        return output + torch.zeros_like(output).uniform_(-most, most)
+
+    embeddings.register_forward_hook(noisy)
+
+
+def leave_out_of_checkpoints(model: nn.Module) -> None:
+    """Keep weights in 4 bits out of the state dict: they are frozen, and read from their files again."""
+
+    def drop(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        for name in [name for name in state if name.startswith(f"{prefix}weight")]:
+            del state[name]
+
+    def keep(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        state[f"{prefix}weight"] = module.weight
+
+    for module in model.modules():
+        if type(module).__name__ == "Linear4bit":
+            module.register_state_dict_post_hook(drop)
+            module.register_load_state_dict_pre_hook(keep)
+
+
+def load_tokenizer(config: LanguageModelConfig) -> Any:
+    """The model's tokenizer, with the chat template that is to be used."""
+    if config.model == TINY:
+        tokenizer = copy.deepcopy(tiny_tokenizer())
+    else:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(config.model)
+    if config.chat_template is not None:
+        tokenizer.chat_template = config.chat_template.expanduser().read_text()
+    return tokenizer

@@ -1,0 +1,127 @@
+"""Settings of recipes of language models: the model, which of its weights are trained, and how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
+
+from paceline import PacelineError
+from paceline.config import OptimizerSetting, RunConfig, SchedulerSetting
+from paceline.recipes.data.hugging_face import TINY, require_packages
+from paceline.recipes.data.tiny_models import no_folder_too
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Part = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Warmup = Annotated[str, Field(pattern=r"^\d+(\.\d+)?(%|ep|st)$")] | NonNegativeInt
+
+
+class LanguageModelConfig(RunConfig):
+    """Settings of every recipe of a language model."""
+
+    model: Annotated[str, BeforeValidator(no_folder_too)] = TINY
+    """A name on the Hugging Face hub, a folder, or ``tiny``: a small random Llama."""
+    chat_template: Path | None = None
+    """A file of Jinja; none: the tokenizer's own."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the weights as they are loaded."""
+    attn_implementation: str | None = None
+    """Of transformers: ``eager``, ``sdpa``, ``flash_attention_2``...; none: the fastest that keeps packed
+    conversations apart."""
+    dropout: Part | None = None
+    """The rate of all dropout layers of the model but those of adapters; none: what the model has."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them: less memory, more time."""
+
+    method: Literal["full", "lora"] = "full"
+    """Train all weights, or adapters (Hu et al. 2021, https://arxiv.org/abs/2106.09685)."""
+    lora_rank: PositiveInt = 16
+    """Of the adapters' matrices."""
+    lora_alpha: Positive = 32.0
+    """An adapter's output is multiplied by it, over ``lora_rank``."""
+    lora_dropout: Part = 0.0
+    """Rate of dropout before adapters."""
+    lora_targets: list[str] | Literal["all-linear"] = "all-linear"
+    """Names of layers that get adapters."""
+    load_in_4bit: bool = False
+    """QLoRA: keep the base in 4 bits (Dettmers et al. 2023, https://arxiv.org/abs/2305.14314)."""
+
+    batch_size: PositiveInt = 4
+    """Rows on each device."""
+    workers: NonNegativeInt = 0
+    """Processes that read, for each rank."""
+    epochs: PositiveInt = 2
+    """Passes over the data."""
+    learning_rate: Positive = 2e-3
+    """The highest; ``scheduler`` says what follows."""
+    embedding_learning_rate: Positive | None = None
+    """Of the embeddings, where they are trained; none: ``learning_rate``."""
+    head_learning_rate: Positive | None = None
+    """Of the head, where it is trained and is not the embeddings again; none: ``learning_rate``."""
+    lora_plus_ratio: Positive | None = None
+    """LoRA+: how many times as high the rate of the adapters' second matrices is (Hayou et al. 2024,
+    https://arxiv.org/abs/2402.12354); none: as high."""
+    optimizer: OptimizerSetting = "AdamW"
+    """A name, or a class with its arguments: ``{class: AdamW, betas: [0.9, 0.95]}``."""
+    weight_decay: Amount = 0.0
+    """Of matrices; vectors, as biases and norms, have none."""
+    scheduler: SchedulerSetting = "cosine"
+    """A name, or a class with its arguments: ``{class: cosine, end: 0.1}``."""
+    warmup: Warmup = "3%"
+    """How long the learning rate rises: a part of the run, epochs (``0.5ep``) or steps."""
+    neftune_alpha: Positive | None = None
+    """Noise on the embeddings in training (Jain et al. 2023, https://arxiv.org/abs/2310.05914)."""
+
+    export: bool = True
+    """At the end, write the model or the adapter, and the tokenizer, into the run's ``exported``."""
+
+    def check(self, recipe: str) -> None:
+        """Refuse settings that do not go together, and packages that are missing.
+
+        Raises:
+            PacelineError: which says what to change.
+        """
+        require_packages(recipe, "transformers", "peft", *["bitsandbytes"] * self.load_in_4bit)
+        if self.load_in_4bit and (self.method != "lora" or self.model == TINY):
+            raise PacelineError("load_in_4bit is for method=lora, of a model that is loaded from files")
+        if self.lora_plus_ratio is not None and self.method != "lora":
+            raise PacelineError("lora_plus_ratio is for method=lora", got=self.method)
+        if self.model != TINY and "learning_rate" not in self.model_fields_set:
+            raise PacelineError(
+                f"{recipe}: the default learning rate is for the tiny model alone",
+                fix="preset=lora or preset=full, or learning_rate=...",
+            )
+        for key, name in (("optimizer", "learning_rate"), ("optimizer", "weight_decay")):
+            value = getattr(self, key)
+            short = {"learning_rate": "lr"}.get(name, name)
+            if isinstance(value, dict) and short in value:
+                raise PacelineError(
+                    f"{self._place(key)}: {short} is a setting beside it", fix=f"{name}: ..."
+                )
+
+    def model_arguments(self) -> dict[str, Any]:
+        """Arguments of ``load_causal_model``, kept with the run."""
+        lora = {
+            "r": self.lora_rank,
+            "lora_alpha": self.lora_alpha,
+            "lora_dropout": self.lora_dropout,
+            "target_modules": self.lora_targets,
+        }
+        return {
+            "model": self.model,
+            "lora": lora if self.method == "lora" else None,
+            "load_in_4bit": self.load_in_4bit,
+            "dtype": self.dtype,
+            "attn_implementation": self.attn_implementation,
+            "dropout": self.dropout,
+            "gradient_checkpointing": self.gradient_checkpointing,
+            "neftune_alpha": self.neftune_alpha,
+        }
+
+    def optimization(self) -> dict[str, Any]:
+        """Arguments of ``configured``, kept with the run."""
+        names = ("learning_rate", "embedding_learning_rate", "head_learning_rate", "lora_plus_ratio")
+        more = ("optimizer", "weight_decay", "scheduler", "warmup")
+        return {name: getattr(self, name) for name in (*names, *more)}
