@@ -6,18 +6,14 @@ paceline fit dpo preset=lora model=FOLDER data=pairs.json
 
 from __future__ import annotations
 
-import copy
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, PositiveInt
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 from torch.utils.data import DataLoader
 
-from paceline import TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment
 from paceline.recipes.data.conversations import encode_all, split_off
@@ -29,11 +25,15 @@ from paceline.recipes.data.preferences import (
     read_pairs,
     shuffled_pairs,
 )
-from paceline.recipes.language.models import load_causal_model, load_tokenizer
-from paceline.recipes.language.optimization import configured
-from paceline.recipes.language.settings import LanguageModelConfig, Part, Positive, Warmup
-from paceline.recipes.networks.causal_lm import Abilities, abilities_of, hidden_and_head
-from paceline.recipes.networks.head_loss import token_losses
+from paceline.recipes.language.models import load_tokenizer
+from paceline.recipes.language.objectives import (
+    WITHOUT_REFERENCE,
+    Objective,
+    preference_losses,
+    reward_margins,
+)
+from paceline.recipes.language.reference import Batch, ReferenceModule, all_targets, answers_of, halves
+from paceline.recipes.language.settings import Amount, LanguageModelConfig, Part, Positive, Warmup
 
 
 class Config(LanguageModelConfig):
@@ -45,8 +45,20 @@ class Config(LanguageModelConfig):
     """The part of ``data`` to validate on."""
     length: PositiveInt = 128
     """The most tokens of a conversation; what is longer is cut off."""
+    objective: Objective = "sigmoid"
+    """``sigmoid`` is DPO; ``ipo`` and ``hinge`` have a reference too, ``orpo`` and ``simpo`` none."""
     beta: Positive = 0.1
-    """How closely the model is held to the reference."""
+    """How closely the model is held to the reference; of ``orpo`` the weight, of ``simpo`` the scale."""
+    gamma: Amount = 0.5
+    """The margin of ``simpo``."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
+    """The part of pairs whose order is taken to be wrong, of ``sigmoid`` and ``simpo``."""
+    sft_weight: Amount | None = None
+    """Of the chosen answers' loss, beside the objective; none: 1 with ``orpo``, and else 0."""
+    sft_on: Literal["answers", "all"] = "answers"
+    """What that loss is of: ``all`` has the prompts too."""
+    sft_mean: Literal["pairs", "tokens"] = "pairs"
+    """``tokens``: the mean over all tokens of a micro-batch, which depends on its size."""
     batch_size: PositiveInt = 8
     """Pairs on each device."""
     epochs: PositiveInt = 1
@@ -71,60 +83,69 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-class DPO(TrainModule):
-    """Trains a language model to prefer the chosen answers (Rafailov et al. 2023).
+class DPO(ReferenceModule):
+    """Trains a language model to prefer the chosen answers.
 
-    The reference is the model as it was: a frozen copy, or under LoRA the base without its adapters. The
-    method and its loss, equation 7: https://arxiv.org/abs/2305.18290
+    The reference is the model as it was: a frozen copy, or under LoRA the base without its adapters.
 
     Args:
         model: Arguments of ``load_causal_model``.
         optimization: Arguments of ``configured``.
-        beta: How closely the model is held to the reference.
+        objective: Of ``preference_losses``; so are ``beta``, ``gamma`` and ``label_smoothing``.
+        beta: See there.
+        gamma: See there.
+        label_smoothing: See there.
+        sft_weight: Of the chosen answers' loss, beside it.
+        sft_on: ``"answers"``, or ``"all"``: their prompts too.
+        sft_mean: Over ``"pairs"``, of means over their tokens; or over all ``"tokens"`` of a micro-batch.
     """
 
-    def __init__(self, model: dict[str, Any], optimization: dict[str, Any], beta: float = 0.1) -> None:
-        super().__init__()
-        self.model = load_causal_model(**model)
-        plain = model.get("load_in_4bit") or model.get("attn_implementation")
-        self.able = Abilities() if plain else abilities_of(self.model)
-        self.reference = None
-        if model["lora"] is None:
-            self.reference = copy.deepcopy(self.model).requires_grad_(False).eval()
+    def __init__(
+        self,
+        model: dict[str, Any],
+        optimization: dict[str, Any],
+        objective: Objective = "sigmoid",
+        beta: float = 0.1,
+        gamma: float = 0.5,
+        label_smoothing: float = 0.0,
+        sft_weight: float = 0.0,
+        sft_on: str = "answers",
+        sft_mean: str = "pairs",
+    ) -> None:
+        super().__init__(model, optimization, objective not in WITHOUT_REFERENCE)
+        self.sft_weight, self.sft_on, self.sft_mean = sft_weight, sft_on, sft_mean
+        self.objective: Objective = objective
+        self.of_losses = {"beta": beta, "gamma": gamma, "label_smoothing": label_smoothing}
 
-    def training_step(self, batch: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
-        chosen, rejected = self.log_probabilities(self.model, batch)
-        with torch.no_grad():
-            without = self.model.disable_adapter() if self.reference is None else nullcontext()
-            with without:
-                reference = self.log_probabilities(self.reference or self.model, batch)
-        rewards = chosen - reference[0], rejected - reference[1]
-        margin = self.hparams["beta"] * (rewards[0] - rewards[1])
-        return {
-            "loss": -F.logsigmoid(margin).mean(),
-            "accuracy": (margin.detach() > 0).float().mean(),
-            "margin": margin.detach().mean(),
+    def training_step(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
+        both = {
+            name: torch.cat([batch["chosen"][name], batch["rejected"][name]]) for name in batch["chosen"]
         }
+        targets = all_targets(both) if self.sft_weight and self.sft_on == "all" else both["targets"]
+        token_losses = self.losses(self.model, both, targets)
+        chosen, rejected = halves(answers_of(token_losses, both["targets"]))
+        reference = None
+        if self.objective not in WITHOUT_REFERENCE:
+            reference = halves(self.answers_of_reference(both))
+        losses = preference_losses(self.objective, chosen, rejected, reference, **self.of_losses)
+        margins = self.of_losses["beta"] * reward_margins(chosen, rejected, reference).detach()
+        found = {"accuracy": (margins > 0).float().mean(), "margin": margins.mean()}
+        if self.sft_weight:
+            liked, _ = halves(answers_of(token_losses, targets))
+            likelihood = liked.mean.mean()
+            if self.sft_mean == "tokens":
+                likelihood = liked.log_probabilities.sum() / liked.tokens.sum()
+            return {
+                "loss": losses.mean() - self.sft_weight * likelihood,
+                "sft": -likelihood.detach(),
+                **found,
+            }
+        return {"loss": losses.mean(), **found}
 
     def validation_step(self, batch: Any) -> dict[str, Tensor]:
         return self.training_step(batch)
 
     test_step = validation_step
-
-    def log_probabilities(
-        self, model: nn.Module, batch: dict[str, dict[str, Tensor]]
-    ) -> tuple[Tensor, Tensor]:
-        """Of the chosen and the rejected answers, (pairs) each: sums over their tokens."""
-        both = {
-            name: torch.cat([batch["chosen"][name], batch["rejected"][name]]) for name in batch["chosen"]
-        }
-        targets = both.pop("targets")
-        hidden, head = hidden_and_head(model, self.able, **both)
-        chosen, rejected = token_losses(hidden, head, targets).sum(1).neg().chunk(2)
-        return chosen, rejected
-
-    def configure_optimizers(self) -> Any:
-        return configured(self, self.model, **self.hparams["optimization"])
 
 
 def build(config: Config) -> Experiment:
@@ -148,7 +169,17 @@ def build(config: Config) -> Experiment:
     if train.left_out or val.left_out:
         trainer.log_line(f"{train.left_out + val.left_out} pairs do not differ within their length")
     torch.manual_seed(trainer.settings.seed)
-    module = DPO(config.model_arguments(), config.optimization(), config.beta)
+    module = DPO(
+        config.model_arguments(),
+        config.optimization(),
+        config.objective,
+        config.beta,
+        config.gamma,
+        config.label_smoothing,
+        (config.objective == "orpo") * 1.0 if config.sft_weight is None else config.sft_weight,
+        config.sft_on,
+        config.sft_mean,
+    )
     check_vocabulary(tokenizer, module.model, config.model)
     shared: dict[str, Any] = {
         "batch_size": config.batch_size,
