@@ -12,12 +12,9 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
-from torch.utils.data import DataLoader
 
-from paceline.callbacks import Checkpoint
 from paceline.config import Experiment
 from paceline.recipes.data.conversations import encode_all, split_off
-from paceline.recipes.data.hugging_face import ExportAtEnd, check_vocabulary
 from paceline.recipes.data.preferences import (
     PairRows,
     collate_pairs,
@@ -25,6 +22,7 @@ from paceline.recipes.data.preferences import (
     read_pairs,
     shuffled_pairs,
 )
+from paceline.recipes.language.experiments import build_experiment
 from paceline.recipes.language.models import load_tokenizer
 from paceline.recipes.language.objectives import (
     WITHOUT_REFERENCE,
@@ -157,38 +155,17 @@ def build(config: Config) -> Experiment:
     else:
         parts = split_off(read_pairs(config.data), config.validation)
     train, val = (PairRows(encode_all(tokenizer, part, config.length, encode_pair)) for part in parts)
-    trainer = config.make_trainer(
-        name="dpo",
-        max_epochs=config.epochs,
-        clip_grad_norm=1.0,
-        callbacks=[
-            Checkpoint(monitor="val/accuracy"),
-            *([ExportAtEnd(tokenizer)] if config.export else []),
-        ],
-    )
-    if train.left_out or val.left_out:
-        trainer.log_line(f"{train.left_out + val.left_out} pairs do not differ within their length")
-    torch.manual_seed(trainer.settings.seed)
-    module = DPO(
-        config.model_arguments(),
-        config.optimization(),
-        config.objective,
-        config.beta,
-        config.gamma,
-        config.label_smoothing,
-        (config.objective == "orpo") * 1.0 if config.sft_weight is None else config.sft_weight,
-        config.sft_on,
-        config.sft_mean,
-    )
-    check_vocabulary(tokenizer, module.model, config.model)
-    shared: dict[str, Any] = {
-        "batch_size": config.batch_size,
-        "num_workers": config.workers,
-        "collate_fn": collate_pairs,
-    }
-    return Experiment(
-        trainer,
-        module,
-        train=DataLoader(train, shuffle=True, **shared),
-        val=DataLoader(val, **shared),
+    names = ("objective", "beta", "gamma", "label_smoothing", "sft_on", "sft_mean")
+    settings = {name: getattr(config, name) for name in names}
+    of_orpo = 1.0 if config.objective == "orpo" else 0.0
+    settings["sft_weight"] = of_orpo if config.sft_weight is None else config.sft_weight
+    return build_experiment(
+        config,
+        "dpo",
+        tokenizer,
+        (train, val),
+        collate_pairs,
+        lambda: DPO(config.model_arguments(), config.optimization(), **settings),
+        monitor="val/accuracy",
+        left_out="pairs do not differ within their length",
     )

@@ -13,12 +13,9 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
-from torch.utils.data import DataLoader
 
-from paceline.callbacks import Checkpoint
 from paceline.config import Experiment
 from paceline.recipes.data.conversations import encode_all, split_off
-from paceline.recipes.data.hugging_face import ExportAtEnd, check_vocabulary
 from paceline.recipes.data.labelled import (
     LabelledRows,
     collate_labelled,
@@ -27,6 +24,7 @@ from paceline.recipes.data.labelled import (
     shuffled_answers,
 )
 from paceline.recipes.dpo import PRESETS as DPO_PRESETS
+from paceline.recipes.language.experiments import build_experiment
 from paceline.recipes.language.models import load_tokenizer
 from paceline.recipes.language.objectives import estimated_divergence, single_losses
 from paceline.recipes.language.reference import Batch, ReferenceModule
@@ -119,32 +117,14 @@ def build(config: Config) -> Experiment:
     train, val = (
         LabelledRows(encode_all(tokenizer, part, config.length, encode_labelled)) for part in parts
     )
-    trainer = config.make_trainer(
-        name="kto",
-        max_epochs=config.epochs,
-        clip_grad_norm=1.0,
-        callbacks=[
-            Checkpoint(monitor="val/accuracy"),
-            *([ExportAtEnd(tokenizer)] if config.export else []),
-        ],
-    )
-    if train.left_out or val.left_out:
-        trainer.log_line(
-            f"{train.left_out + val.left_out} conversations have no answer within their length"
-        )
-    torch.manual_seed(trainer.settings.seed)
-    module = KTO(
-        config.model_arguments(), config.optimization(), config.beta, config.good_weight, config.bad_weight
-    )
-    check_vocabulary(tokenizer, module.model, config.model)
-    shared: dict[str, Any] = {
-        "batch_size": config.batch_size,
-        "num_workers": config.workers,
-        "collate_fn": partial(collate_labelled, length=config.length),
-    }
-    return Experiment(
-        trainer,
-        module,
-        train=DataLoader(train, shuffle=True, **shared),
-        val=DataLoader(val, **shared),
+    weights = (config.beta, config.good_weight, config.bad_weight)
+    return build_experiment(
+        config,
+        "kto",
+        tokenizer,
+        (train, val),
+        partial(collate_labelled, length=config.length),
+        lambda: KTO(config.model_arguments(), config.optimization(), *weights),
+        monitor="val/accuracy",
+        left_out="conversations have no answer within their length",
     )

@@ -7,18 +7,16 @@ paceline fit finetune.yaml                    # the same from one file: recipe, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from paceline import PacelineError, TrainModule
-from paceline.callbacks import Checkpoint
 from paceline.config import Experiment
 from paceline.recipes.data.conversations import (
     ConversationRows,
@@ -28,8 +26,9 @@ from paceline.recipes.data.conversations import (
     read_conversations,
     split_off,
 )
-from paceline.recipes.data.hugging_face import ExportAtEnd, check_vocabulary, require_packages
+from paceline.recipes.data.hugging_face import require_packages
 from paceline.recipes.data.tiny_models import tiny_conversations
+from paceline.recipes.language.experiments import build_experiment
 from paceline.recipes.language.models import load_causal_model, load_tokenizer
 from paceline.recipes.language.optimization import configured
 from paceline.recipes.language.settings import LanguageModelConfig, Part
@@ -125,6 +124,17 @@ def build(config: Config) -> Experiment:
     config.check("llm-finetune")
     if config.liger:
         require_packages("llm-finetune liger=true", "liger_kernel")
+    return build_of(config, "llm-finetune", lambda: _made(config))
+
+
+def build_of(config: Config, name: str, make_module: Callable[[], FineTune]) -> Experiment:
+    """The same with another module.
+
+    Args:
+        config: Settings.
+        name: Of the runs.
+        make_module: The module.
+    """
     tokenizer = load_tokenizer(config)
     if config.data is None:
         parts = tiny_conversations()
@@ -135,20 +145,23 @@ def build(config: Config) -> Experiment:
         ConversationRows(list(chain(*encode_all(tokenizer, part, config.length, encode))), packed)
         for part in parts
     )
-    trainer = config.make_trainer(
-        name="llm-finetune",
-        max_epochs=config.epochs,
-        clip_grad_norm=1.0,
-        callbacks=[
-            Checkpoint(monitor="val/loss"),
-            *([ExportAtEnd(tokenizer)] if config.export else []),
-        ],
+    experiment = build_experiment(
+        config,
+        name,
+        tokenizer,
+        (train, val),
+        partial(collate, length=packed),
+        make_module,
+        monitor="val/loss",
+        left_out="conversations have no answer within their length",
     )
-    if train.left_out or val.left_out:
-        trainer.log_line(
-            f"{train.left_out + val.left_out} conversations have no answer within their length"
-        )
-    torch.manual_seed(trainer.settings.seed)
+    if config.packing and not config.load_in_4bit:
+        module: Any = experiment.module
+        refuse_packing_where_rows_mix(module.model)
+    return experiment
+
+
+def _made(config: Config) -> FineTune:
     module = FineTune(config.model_arguments(), config.optimization(), config.label_smoothing, config.liger)
     if config.liger and (
         not module.able.split or type(module.model.get_output_embeddings()) is not nn.Linear
@@ -158,17 +171,4 @@ def build(config: Config) -> Experiment:
             "scales or caps the logits of its head, has adapters there, or is loaded in 4 bits",
             fix="liger=false",
         )
-    check_vocabulary(tokenizer, module.model, config.model)
-    if config.packing and not config.load_in_4bit:
-        refuse_packing_where_rows_mix(module.model)
-    shared: dict[str, Any] = {
-        "batch_size": config.batch_size,
-        "num_workers": config.workers,
-        "collate_fn": partial(collate, length=packed),
-    }
-    return Experiment(
-        trainer,
-        module,
-        train=DataLoader(train, shuffle=True, **shared),
-        val=DataLoader(val, **shared),
-    )
+    return module

@@ -66,25 +66,29 @@ def tiny_tokenizer() -> Any:
     )
 
 
-def tiny_llama() -> Any:
-    """A Llama of 0.8 million random parameters, drawn from torch's generator."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+def tiny_llama(rewards: bool = False) -> Any:
+    """A Llama of 0.8 million random parameters, drawn from torch's generator.
 
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=128,
-            intermediate_size=256,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            max_position_embeddings=1024,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=2,
-            pad_token_id=0,
-        )
+    Args:
+        rewards: With a head that gives one number for a row in place of the next token.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
+
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=2,
+        pad_token_id=0,
+        num_labels=1 if rewards else 2,
     )
+    return (LlamaForSequenceClassification if rewards else LlamaForCausalLM)(config)
 
 
 def tiny_bert(labels: int) -> Any:

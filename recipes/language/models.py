@@ -23,6 +23,7 @@ def load_causal_model(
     dropout: float | None = None,
     gradient_checkpointing: bool = False,
     neftune_alpha: float | None = None,
+    rewards: bool = False,
 ) -> Any:
     """A causal language model in training mode, with its weights on the CPU.
 
@@ -35,22 +36,14 @@ def load_causal_model(
         dropout: The rate of its dropout layers but those of adapters; none: what it has.
         gradient_checkpointing: Whether activations are computed again in the backward pass.
         neftune_alpha: Of the noise on its embeddings in training; none: no noise.
+        rewards: With a new head that gives one number for a row, ``score``, in place of its own.
     """
     if model == TINY:
-        found = tiny_llama()
+        found = tiny_llama(rewards)
         if attn_implementation is not None:
             found.set_attn_implementation(attn_implementation)
     else:
-        from transformers import AutoModelForCausalLM, BitsAndBytesConfig
-
-        more: dict[str, Any] = {"dtype": getattr(torch, dtype)}
-        if attn_implementation is not None:
-            more["attn_implementation"] = attn_implementation
-        if load_in_4bit:
-            more["quantization_config"] = BitsAndBytesConfig(
-                load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
-            )
-        found = AutoModelForCausalLM.from_pretrained(model, **more).train()
+        found = _from_files(model, load_in_4bit, dtype, attn_implementation, rewards)
     if dropout is not None:
         set_dropout(found, dropout)
     if load_in_4bit:
@@ -63,7 +56,26 @@ def load_causal_model(
         return found
     from peft import LoraConfig, get_peft_model
 
-    return get_peft_model(found, LoraConfig(task_type="CAUSAL_LM", **lora))
+    task = {"task_type": "SEQ_CLS", "modules_to_save": ["score"]} if rewards else {"task_type": "CAUSAL_LM"}
+    return get_peft_model(found, LoraConfig(**task, **lora))
+
+
+def _from_files(
+    model: str, load_in_4bit: bool, dtype: str, attn_implementation: str | None, rewards: bool
+) -> Any:
+    import transformers
+
+    more: dict[str, Any] = {"dtype": getattr(torch, dtype)}
+    if attn_implementation is not None:
+        more["attn_implementation"] = attn_implementation
+    if load_in_4bit:
+        more["quantization_config"] = transformers.BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+        )
+    if rewards:
+        more["num_labels"] = 1
+    kind = transformers.AutoModelForSequenceClassification if rewards else transformers.AutoModelForCausalLM
+    return kind.from_pretrained(model, **more).train()
 
 
 def set_dropout(model: nn.Module, rate: float) -> None:

@@ -90,9 +90,7 @@ def parameter_groups(
 def _kinds(model: Any) -> dict[nn.Parameter, str]:
     """Which parameters are embeddings, and which the head; tied ones are embeddings."""
     found: dict[nn.Parameter, str] = {}
-    for kind, part in (
-        ("head", model.get_output_embeddings()),
-        ("embeddings", model.get_input_embeddings()),
-    ):
+    head = model.get_output_embeddings() or getattr(model, "score", None)
+    for kind, part in (("head", head), ("embeddings", model.get_input_embeddings())):
         found |= dict.fromkeys([] if part is None else part.parameters(), kind)
     return found

@@ -11,7 +11,7 @@ pytest.importorskip("peft")
 
 from datasets import Dataset
 
-from paceline.recipes import dpo, kto, llm_finetune
+from paceline.recipes import dpo, kto, llm_distill, llm_finetune, reward_model
 from paceline.recipes.data.tiny_models import tiny_conversations, tiny_llama, tiny_tokenizer
 
 NUMBER, LENGTH = 6, 400
@@ -53,7 +53,7 @@ def theirs(kind, config, rows, base, folder, reference=None, batch=None, **setti
             output_dir=str(folder), max_length=LENGTH, gradient_checkpointing=False, **QUIET, **settings
         )
         trainer = kind(
-            model=model_of(base),
+            model=model_of(base) if kind.__name__ != "RewardTrainer" else str(base),
             args=arguments,
             train_dataset=Dataset.from_list(rows),
             processing_class=tiny_tokenizer(),
@@ -87,7 +87,7 @@ def ours(recipe, rows, base, folder, change=None, see=None, **settings):
     rows = [experiment.train.dataset[number] for number in range(len(experiment.train.dataset))]
     batch = experiment.train.collate_fn(rows)
     if see is not None:
-        see({name: dict(part) for name, part in batch.items()})
+        see({name: dict(part) if isinstance(part, dict) else part for name, part in batch.items()})
     loss = module.training_step(batch)["loss"]
     loss.backward()
     return loss.detach(), {name: parameter.grad for name, parameter in module.model.named_parameters()}
@@ -200,3 +200,39 @@ def test_single_labels(base, elsewhere, records, tmp_path):
 
     found = ours(kto, rows, elsewhere, tmp_path, change, beta=0.3, good_weight=1.3, bad_weight=0.8)
     same(found, expected)
+
+
+@pytest.mark.parametrize("center", [0.0, 0.1])
+def test_rewards(base, records, tmp_path, center):
+    from transformers import AutoModelForSequenceClassification
+    from trl import RewardConfig, RewardTrainer
+
+    torch.manual_seed(3)
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
+    model.save_pretrained(tmp_path / "rewards")  # with its head, which is drawn anew else
+    tiny_tokenizer().save_pretrained(tmp_path / "rewards")
+    rows = [{key: row[key] for key in ("prompt", "chosen", "rejected")} for row in records]
+    more = {"center_rewards_coefficient": center or None}
+    expected = theirs(RewardTrainer, RewardConfig, rows, tmp_path / "rewards", tmp_path / "theirs", **more)
+    same(ours(reward_model, rows, tmp_path / "rewards", tmp_path, center=center), expected)
+
+
+@pytest.mark.parametrize("divergence", [0.0, 0.4, 1.0])
+def test_distillation(base, elsewhere, records, tmp_path, divergence):
+    from trl.experimental.gkd import GKDTrainer
+
+    mine = [{"messages": [*row["prompt"], *row["chosen"]]} for row in records]
+    seen = []
+    more = {"teacher": str(elsewhere), "temperature": 1.7, "divergence": divergence, "packing": False}
+    found = ours(llm_distill, mine, base, tmp_path, see=seen.append, **more)
+    (batch,) = seen
+    inputs = {name: batch[name] for name in ("input_ids", "position_ids")}
+    student = model_of(base)
+    with torch.no_grad():
+        said = model_of(elsewhere)(**inputs, use_cache=False).logits
+    loss = GKDTrainer.generalized_jsd_loss(
+        student(**inputs, use_cache=False).logits, said, batch["targets"], divergence, 1.7
+    )
+    loss.backward()
+    gradients = {name: parameter.grad for name, parameter in student.named_parameters()}
+    same(found, (loss.detach(), gradients))

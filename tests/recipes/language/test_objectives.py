@@ -9,11 +9,7 @@ pytest.importorskip("trl")
 
 from paceline.recipes.language.objectives import (
     Answers,
-    distillation_losses,
-    estimated_divergence,
     preference_losses,
-    reward_losses,
-    single_losses,
 )
 
 PAIRS = 7

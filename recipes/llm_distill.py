@@ -1,0 +1,123 @@
+"""Distillation of a language model of Hugging Face: a small one learns the distributions of a large one.
+
+paceline fit llm-distill teacher=FOLDER                 # a small random Llama on a CPU, to see it work
+paceline fit llm-distill preset=full model=FOLDER teacher=FOLDER data=chats.jsonl
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from paceline import PacelineError
+from paceline.config import Experiment
+from paceline.recipes.language.models import load_causal_model
+from paceline.recipes.language.objectives import distillation_losses
+from paceline.recipes.language.settings import Positive
+from paceline.recipes.llm_finetune import PRESETS, FineTune, build_of
+from paceline.recipes.llm_finetune import Config as FineTuneConfig
+from paceline.recipes.networks.causal_lm import abilities_of, hidden_and_head
+from paceline.recipes.networks.head_loss import IGNORED, MOST_LOGITS
+
+Share = Annotated[float, Field(ge=0, le=1)]
+__all__ = ["PRESETS", "Config", "Distill", "build"]
+
+
+class Config(FineTuneConfig):
+    """Settings of the recipe."""
+
+    teacher: str
+    """A name on the Hugging Face hub, or a folder: a model with the same tokens."""
+    temperature: Positive = 1.0
+    """Divides the logits of both."""
+    divergence: Share = 0.0
+    """0: of the student from the teacher, which it covers; 1: of the teacher from the student, which seeks
+    its modes; between: of both from a mixture (https://arxiv.org/abs/2306.13649)."""
+    soft: Share = 1.0
+    """What the teacher counts in the loss; the tokens themselves count the rest."""
+
+
+class Distill(FineTune):
+    """Trains a causal language model on what another says at each token of the answers.
+
+    Args:
+        model: Arguments of ``load_causal_model``.
+        optimization: Arguments of ``configured``.
+        teacher: Arguments of ``load_causal_model``.
+        temperature: Of ``distillation_losses``; so is ``divergence``.
+        divergence: See there.
+        soft: What the teacher counts in the loss.
+    """
+
+    def __init__(
+        self,
+        model: dict[str, Any],
+        optimization: dict[str, Any],
+        teacher: dict[str, Any],
+        temperature: float = 1.0,
+        divergence: float = 0.0,
+        soft: float = 1.0,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(model, optimization, label_smoothing)
+        self.teacher = load_causal_model(**teacher).requires_grad_(False).eval()
+        self.able_teacher = abilities_of(self.teacher)
+
+    def training_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        targets = batch["targets"]
+        inputs = {name: part for name, part in batch.items() if name != "targets"}
+        learned = targets != IGNORED
+        hidden, head = hidden_and_head(self.model, self.able, **inputs)
+        with torch.no_grad():
+            said, teachers_head = hidden_and_head(self.teacher.eval(), self.able_teacher, **inputs)
+        total = hidden.new_zeros((), dtype=torch.float32)
+        rows = max(1, MOST_LOGITS // (4 * self.model.config.get_text_config().vocab_size))
+        parts = (one[learned].split(rows) for one in (hidden, said, targets))
+        for x, its, y in zip(*parts, strict=True):
+            arguments = (x, head, its, teachers_head, y)
+            again = checkpoint(self._losses, *arguments, use_reentrant=False, preserve_rng_state=False)
+            total = total + again
+        count = learned.sum()
+        return {"loss": total / count.clamp(min=1), "weight": count}
+
+    def _losses(
+        self, hidden: Tensor, head: Any, said: Tensor, teachers_head: Any, targets: Tensor
+    ) -> Tensor:
+        """Of some tokens, the sum: their logits are computed again in the backward pass."""
+        settings = self.hparams
+        logits = head(hidden)
+        with torch.no_grad():
+            theirs = teachers_head(said)
+        how = {name: settings[name] for name in ("temperature", "divergence")}
+        soft = distillation_losses(logits, theirs, **how).sum()
+        if settings["soft"] == 1:
+            return soft
+        smoothing = settings["label_smoothing"] if self.training else 0.0
+        hard = torch.nn.functional.cross_entropy(
+            logits.float(), targets, reduction="sum", label_smoothing=smoothing
+        )
+        total: Tensor = settings["soft"] * soft + (1 - settings["soft"]) * hard
+        return total
+
+    def validation_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return super().training_step(batch)
+
+    test_step = validation_step
+
+
+def build(config: Config) -> Experiment:
+    """The Trainer, the module and its data."""
+    config.check("llm-distill")
+    if config.liger:
+        raise PacelineError("llm-distill has no kernel of liger-kernel", fix="liger=false")
+    teacher = {"model": config.teacher, "dtype": config.dtype, "dropout": 0.0}
+    how = (config.temperature, config.divergence, config.soft, config.label_smoothing)
+    return build_of(
+        config,
+        "llm-distill",
+        lambda: Distill(config.model_arguments(), config.optimization(), teacher, *how),
+    )
