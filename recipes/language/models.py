@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from paceline.recipes.data.hugging_face import TINY
 from paceline.recipes.data.tiny_models import tiny_llama, tiny_tokenizer
+from paceline.recipes.language.adapters import freeze, with_adapters
 from paceline.recipes.language.settings import LanguageModelConfig
 
 
@@ -23,6 +24,8 @@ def load_causal_model(
     dropout: float | None = None,
     gradient_checkpointing: bool = False,
     neftune_alpha: float | None = None,
+    adapter: str | None = None,
+    trained: tuple[int, list[str]] | None = None,
     rewards: bool = False,
 ) -> Any:
     """A causal language model in training mode, with its weights on the CPU.
@@ -36,6 +39,8 @@ def load_causal_model(
         dropout: The rate of its dropout layers but those of adapters; none: what it has.
         gradient_checkpointing: Whether activations are computed again in the backward pass.
         neftune_alpha: Of the noise on its embeddings in training; none: no noise.
+        adapter: A folder of adapters to train on; none: new ones.
+        trained: Arguments of ``freeze``; none: all weights are trained.
         rewards: With a new head that gives one number for a row, ``score``, in place of its own.
     """
     if model == TINY:
@@ -52,12 +57,9 @@ def load_causal_model(
         found.gradient_checkpointing_enable({"use_reentrant": False})
     if neftune_alpha is not None:
         add_noise(found.get_input_embeddings(), neftune_alpha)
-    if lora is None:
-        return found
-    from peft import LoraConfig, get_peft_model
-
-    task = {"task_type": "SEQ_CLS", "modules_to_save": ["score"]} if rewards else {"task_type": "CAUSAL_LM"}
-    return get_peft_model(found, LoraConfig(**task, **lora))
+    if trained is not None:
+        freeze(found, *trained)
+    return found if lora is None else with_adapters(found, lora, adapter, rewards)
 
 
 def _from_files(

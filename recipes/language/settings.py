@@ -35,16 +35,32 @@ class LanguageModelConfig(RunConfig):
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them: less memory, more time."""
 
-    method: Literal["full", "lora"] = "full"
-    """Train all weights, or adapters (Hu et al. 2021, https://arxiv.org/abs/2106.09685)."""
+    method: Literal["full", "lora", "freeze"] = "full"
+    """Train all weights, adapters (Hu et al. 2021, https://arxiv.org/abs/2106.09685), or some layers."""
+    train_layers: int = 0
+    """Of ``freeze``: how many of the last layers are trained; negative: of the first ones."""
+    train_modules: list[str] = []
+    """Of ``freeze``: names of parameters that are trained too, or their parts: ``lm_head``, ``*norm*``."""
     lora_rank: PositiveInt = 16
     """Of the adapters' matrices."""
     lora_alpha: Positive = 32.0
     """An adapter's output is multiplied by it, over ``lora_rank``."""
     lora_dropout: Part = 0.0
     """Rate of dropout before adapters."""
-    lora_targets: list[str] | Literal["all-linear"] = "all-linear"
-    """Names of layers that get adapters."""
+    lora_targets: list[str] | str = "all-linear"
+    """Names of layers that get adapters, or one regular expression of whole names."""
+    lora_init: str = "default"
+    """How adapters begin: ``default``, ``gaussian``, ``olora``, ``orthogonal``, ``pissa``, or
+    ``pissa_niter_4``, PiSSA by a fast decomposition (Meng et al. 2024, https://arxiv.org/abs/2404.02948)."""
+    lora_dora: bool = False
+    """Train the lengths of weights apart from their directions: DoRA (Liu et al. 2024,
+    https://arxiv.org/abs/2402.09353)."""
+    lora_rslora: bool = False
+    """Divide by the root of the rank: rsLoRA (Kalajdzievski 2023, https://arxiv.org/abs/2312.03732)."""
+    modules_to_save: list[str] = []
+    """Names of layers that are trained whole beside the adapters: ``embed_tokens``, ``lm_head``."""
+    adapter: str | None = None
+    """A folder, or a name on the hub, of adapters to train on; none: new ones."""
     load_in_4bit: bool = False
     """QLoRA: keep the base in 4 bits (Dettmers et al. 2023, https://arxiv.org/abs/2305.14314)."""
 
@@ -86,8 +102,7 @@ class LanguageModelConfig(RunConfig):
         require_packages(recipe, "transformers", "peft", *["bitsandbytes"] * self.load_in_4bit)
         if self.load_in_4bit and (self.method != "lora" or self.model == TINY):
             raise PacelineError("load_in_4bit is for method=lora, of a model that is loaded from files")
-        if self.lora_plus_ratio is not None and self.method != "lora":
-            raise PacelineError("lora_plus_ratio is for method=lora", got=self.method)
+        self._check_method()
         if self.model != TINY and "learning_rate" not in self.model_fields_set:
             raise PacelineError(
                 f"{recipe}: the default learning rate is for the tiny model alone",
@@ -101,6 +116,19 @@ class LanguageModelConfig(RunConfig):
                     f"{self._place(key)}: {short} is a setting beside it", fix=f"{name}: ..."
                 )
 
+    def _check_method(self) -> None:
+        """Settings of another method than the one that is chosen would do nothing."""
+        of_lora = [name for name in type(self).model_fields if name.startswith("lora_")]
+        for method, names in {
+            "lora": [*of_lora, "modules_to_save", "adapter"],
+            "freeze": ["train_layers", "train_modules"],
+        }.items():
+            for name in names:
+                if self.method != method and name in self.model_fields_set:
+                    raise PacelineError(f"{self._place(name)}: it is for method={method}", got=self.method)
+        if self.method == "freeze" and not (self.train_layers or self.train_modules):
+            raise PacelineError("method=freeze trains nothing", fix="train_layers=2, or train_modules")
+
     def model_arguments(self) -> dict[str, Any]:
         """Arguments of ``load_causal_model``, kept with the run."""
         lora = {
@@ -108,6 +136,10 @@ class LanguageModelConfig(RunConfig):
             "lora_alpha": self.lora_alpha,
             "lora_dropout": self.lora_dropout,
             "target_modules": self.lora_targets,
+            "init_lora_weights": self.lora_init == "default" or self.lora_init,
+            "use_dora": self.lora_dora,
+            "use_rslora": self.lora_rslora,
+            "modules_to_save": self.modules_to_save or None,
         }
         return {
             "model": self.model,
@@ -118,6 +150,8 @@ class LanguageModelConfig(RunConfig):
             "dropout": self.dropout,
             "gradient_checkpointing": self.gradient_checkpointing,
             "neftune_alpha": self.neftune_alpha,
+            "adapter": self.adapter,
+            "trained": (self.train_layers, self.train_modules) if self.method == "freeze" else None,
         }
 
     def optimization(self) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def test_a_rate_of_what_is_not_trained_is_an_error():
         configured(head_learning_rate=0.5)
     with pytest.raises(PacelineError, match="embeddings, which is not trained"):
         configured(**LORA, embedding_learning_rate=0.5)
-    with pytest.raises(PacelineError, match="lora_plus_ratio is for method=lora"):
+    with pytest.raises(PacelineError, match="lora_plus_ratio: it is for method=lora"):
         Config(lora_plus_ratio=4.0).check("llm-finetune")
 
 

@@ -1,0 +1,79 @@
+"""Which weights of a language model are trained: adapters, some layers, or all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+
+from paceline import PacelineError
+from paceline.errors import nearest
+
+
+def with_adapters(model: Any, lora: dict[str, Any], adapter: str | None, rewards: bool = False) -> Any:
+    """The model with adapters of peft, which alone are trained.
+
+    Args:
+        model: Of transformers.
+        lora: Arguments of peft's ``LoraConfig``.
+        adapter: A folder, or a name on the hub, of adapters to train on; None: new ones.
+        rewards: Whether it has a head ``score``, which is trained too.
+    """
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    if adapter is not None:
+        return PeftModel.from_pretrained(model, adapter, is_trainable=True)
+    more = {"task_type": "SEQ_CLS" if rewards else "CAUSAL_LM"}
+    saved = [*(lora.get("modules_to_save") or []), *(["score"] if rewards else [])]
+    return get_peft_model(model, LoraConfig(**lora | more | {"modules_to_save": saved or None}))
+
+
+def freeze(model: Any, layers: int, patterns: Sequence[str]) -> None:
+    """Train some layers, and what else is named; nothing else.
+
+    Args:
+        model: Of transformers.
+        layers: How many of the last layers; negative: of the first ones; 0: none.
+        patterns: Of names of parameters, as in a shell, or of a part of them between dots.
+
+    Raises:
+        PacelineError: for a model without so many layers, and a pattern that matches nothing.
+    """
+    model.requires_grad_(False)
+    if layers:
+        blocks = layers_of(model)
+        if abs(layers) > len(blocks):
+            raise PacelineError(
+                "train_layers is more than the model has", got=layers, allowed=f"up to {len(blocks)}"
+            )
+        for block in blocks[-layers:] if layers > 0 else blocks[:-layers]:
+            block.requires_grad_()
+    names = dict(model.named_parameters())
+    for pattern in patterns:
+        found = [name for name in names if _matches(name, pattern)]
+        if not found:
+            raise PacelineError(
+                f"train_modules: no parameter of the model matches {pattern!r}",
+                meant=nearest(pattern, names),
+            )
+        for name in found:
+            names[name].requires_grad_()
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The blocks of a model: its longest list of modules of one class.
+
+    Raises:
+        PacelineError: where there is none.
+    """
+    lists = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) > 0]
+    alike = [part for part in lists if len({type(one) for one in part}) == 1]
+    if not alike:
+        raise PacelineError(f"no list of layers is found in a {type(model).__name__}", fix="train_modules")
+    return max((list(part) for part in alike), key=len)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or f".{pattern}." in f".{name}."
