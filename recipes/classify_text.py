@@ -22,8 +22,8 @@ from paceline import PacelineError, TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment, RunConfig
 from paceline.optimizers import has_fused_kernels
-from paceline.recipes.data.conversations import read_records
 from paceline.recipes.data.hugging_face import TINY, ExportAtEnd, check_vocabulary, require_packages
+from paceline.recipes.data.records import read_records
 from paceline.recipes.data.tiny_models import (
     no_folder_too,
     shuffled,

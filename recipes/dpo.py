@@ -6,43 +6,29 @@ paceline fit dpo preset=lora model=FOLDER data=pairs.json
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from paceline.config import Experiment
-from paceline.recipes.data.conversations import encode_all, split_off
-from paceline.recipes.data.preferences import (
-    PairRows,
-    collate_pairs,
-    encode_pair,
-    read_pairs,
-    shuffled_pairs,
-)
+from paceline.recipes.language.data.pairs import PAIRS_OF_ANSWERS, collate_pairs
 from paceline.recipes.language.experiments import build_experiment
-from paceline.recipes.language.models import load_tokenizer
 from paceline.recipes.language.objectives import (
     WITHOUT_REFERENCE,
     Objective,
     preference_losses,
     reward_margins,
 )
-from paceline.recipes.language.reference import Batch, ReferenceModule, all_targets, answers_of, halves
+from paceline.recipes.language.reference import ReferenceModule, all_targets, answers_of, halves, rows_of
 from paceline.recipes.language.settings import Amount, LanguageModelConfig, Part, Positive, Warmup
 
 
 class Config(LanguageModelConfig):
     """Settings of the recipe."""
 
-    data: Path | None = None
-    """JSON or JSON lines with ``chosen`` and ``rejected``; none: paragraphs, and their words shuffled."""
-    validation: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """The part of ``data`` to validate on."""
     length: PositiveInt = 128
-    """The most tokens of a conversation; what is longer is cut off."""
+    """The most tokens of a sample."""
     objective: Objective = "sigmoid"
     """``sigmoid`` is DPO; ``ipo`` and ``hinge`` have a reference too, ``orpo`` and ``simpo`` none."""
     beta: Positive = 0.1
@@ -115,10 +101,8 @@ class DPO(ReferenceModule):
         self.objective: Objective = objective
         self.of_losses = {"beta": beta, "gamma": gamma, "label_smoothing": label_smoothing}
 
-    def training_step(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
-        both = {
-            name: torch.cat([batch["chosen"][name], batch["rejected"][name]]) for name in batch["chosen"]
-        }
+    def training_step(self, batch: dict[str, Any]) -> dict[str, Tensor]:
+        both = rows_of(batch)
         targets = all_targets(both) if self.sft_weight and self.sft_on == "all" else both["targets"]
         token_losses = self.losses(self.model, both, targets)
         chosen, rejected = halves(answers_of(token_losses, both["targets"]))
@@ -149,12 +133,6 @@ class DPO(ReferenceModule):
 def build(config: Config) -> Experiment:
     """The Trainer, the module and its data."""
     config.check("dpo")
-    tokenizer = load_tokenizer(config)
-    if config.data is None:
-        parts = shuffled_pairs()
-    else:
-        parts = split_off(read_pairs(config.data), config.validation)
-    train, val = (PairRows(encode_all(tokenizer, part, config.length, encode_pair)) for part in parts)
     names = ("objective", "beta", "gamma", "label_smoothing", "sft_on", "sft_mean")
     settings = {name: getattr(config, name) for name in names}
     of_orpo = 1.0 if config.objective == "orpo" else 0.0
@@ -162,10 +140,8 @@ def build(config: Config) -> Experiment:
     return build_experiment(
         config,
         "dpo",
-        tokenizer,
-        (train, val),
+        PAIRS_OF_ANSWERS,
         collate_pairs,
-        lambda: DPO(config.model_arguments(), config.optimization(), **settings),
+        lambda _: DPO(config.model_arguments(), config.optimization(), **settings),
         monitor="val/accuracy",
-        left_out="pairs do not differ within their length",
     )

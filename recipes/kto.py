@@ -7,7 +7,6 @@ paceline fit kto preset=lora model=FOLDER data=labelled.json
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -15,17 +14,9 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from paceline.config import Experiment
-from paceline.recipes.data.conversations import encode_all, split_off
-from paceline.recipes.data.labelled import (
-    LabelledRows,
-    collate_labelled,
-    encode_labelled,
-    read_labelled,
-    shuffled_answers,
-)
 from paceline.recipes.dpo import PRESETS as DPO_PRESETS
+from paceline.recipes.language.data.labelled import LABELLED_ANSWERS, collate_labelled
 from paceline.recipes.language.experiments import build_experiment
-from paceline.recipes.language.models import load_tokenizer
 from paceline.recipes.language.objectives import estimated_divergence, single_losses
 from paceline.recipes.language.reference import Batch, ReferenceModule
 from paceline.recipes.language.settings import Amount, LanguageModelConfig, Part, Positive, Warmup
@@ -34,12 +25,8 @@ from paceline.recipes.language.settings import Amount, LanguageModelConfig, Part
 class Config(LanguageModelConfig):
     """Settings of the recipe."""
 
-    data: Path | None = None
-    """JSON or JSON lines with ``label``; none: paragraphs, and their words shuffled."""
-    validation: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """The part of ``data`` to validate on."""
     length: PositiveInt = 128
-    """The most tokens of a conversation; what is longer is cut off."""
+    """The most tokens of a sample."""
     beta: Positive = 0.1
     """How closely the model is held to the reference."""
     good_weight: Amount = 1.0
@@ -109,22 +96,12 @@ class KTO(ReferenceModule):
 def build(config: Config) -> Experiment:
     """The Trainer, the module and its data."""
     config.check("kto")
-    tokenizer = load_tokenizer(config)
-    if config.data is None:
-        parts = shuffled_answers()
-    else:
-        parts = split_off(read_labelled(config.data), config.validation)
-    train, val = (
-        LabelledRows(encode_all(tokenizer, part, config.length, encode_labelled)) for part in parts
-    )
     weights = (config.beta, config.good_weight, config.bad_weight)
     return build_experiment(
         config,
         "kto",
-        tokenizer,
-        (train, val),
+        LABELLED_ANSWERS,
         partial(collate_labelled, length=config.length),
-        lambda: KTO(config.model_arguments(), config.optimization(), *weights),
+        lambda _: KTO(config.model_arguments(), config.optimization(), *weights),
         monitor="val/accuracy",
-        left_out="conversations have no answer within their length",
     )

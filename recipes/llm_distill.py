@@ -69,23 +69,30 @@ class Distill(FineTune):
 
     def training_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         targets = batch["targets"]
-        inputs = {name: part for name, part in batch.items() if name != "targets"}
+        inputs = {name: part for name, part in batch.items() if name not in ("targets", "weights")}
         learned = targets != IGNORED
+        weights = batch.get("weights", torch.ones_like(targets, dtype=torch.float32))
         hidden, head = hidden_and_head(self.model, self.able, **inputs)
         with torch.no_grad():
             said, teachers_head = hidden_and_head(self.teacher.eval(), self.able_teacher, **inputs)
         total = hidden.new_zeros((), dtype=torch.float32)
         rows = max(1, MOST_LOGITS // (4 * self.model.config.get_text_config().vocab_size))
-        parts = (one[learned].split(rows) for one in (hidden, said, targets))
-        for x, its, y in zip(*parts, strict=True):
-            arguments = (x, head, its, teachers_head, y)
+        parts = (one[learned].split(rows) for one in (hidden, said, targets, weights))
+        for x, its, y, counted in zip(*parts, strict=True):
+            arguments = (x, head, its, teachers_head, y, counted)
             again = checkpoint(self._losses, *arguments, use_reentrant=False, preserve_rng_state=False)
             total = total + again
-        count = learned.sum()
-        return {"loss": total / count.clamp(min=1), "weight": count}
+        count = weights[learned].sum()
+        return {"loss": total / count.clamp(min=torch.finfo(count.dtype).tiny), "weight": count}
 
     def _losses(
-        self, hidden: Tensor, head: Any, said: Tensor, teachers_head: Any, targets: Tensor
+        self,
+        hidden: Tensor,
+        head: Any,
+        said: Tensor,
+        teachers_head: Any,
+        targets: Tensor,
+        weights: Tensor,
     ) -> Tensor:
         """Of some tokens, the sum: their logits are computed again in the backward pass."""
         settings = self.hparams
@@ -93,14 +100,14 @@ class Distill(FineTune):
         with torch.no_grad():
             theirs = teachers_head(said)
         how = {name: settings[name] for name in ("temperature", "divergence")}
-        soft = distillation_losses(logits, theirs, **how).sum()
+        soft = (weights * distillation_losses(logits, theirs, **how)).sum()
         if settings["soft"] == 1:
             return soft
         smoothing = settings["label_smoothing"] if self.training else 0.0
         hard = torch.nn.functional.cross_entropy(
-            logits.float(), targets, reduction="sum", label_smoothing=smoothing
+            logits.float(), targets, reduction="none", label_smoothing=smoothing
         )
-        total: Tensor = settings["soft"] * soft + (1 - settings["soft"]) * hard
+        total: Tensor = settings["soft"] * soft + (1 - settings["soft"]) * (weights * hard).sum()
         return total
 
     def validation_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -9,27 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import chain
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, PositiveInt
+import torch
 from torch import Tensor, nn
 
 from paceline import PacelineError, TrainModule
 from paceline.config import Experiment
-from paceline.recipes.data.conversations import (
-    ConversationRows,
-    collate,
-    encode,
-    encode_all,
-    read_conversations,
-    split_off,
-)
 from paceline.recipes.data.hugging_face import require_packages
 from paceline.recipes.data.tiny_models import tiny_conversations
+from paceline.recipes.language.data.loading import Kind
+from paceline.recipes.language.data.rows import Rows, collate
+from paceline.recipes.language.data.samples import SAMPLES, Conversation, Reading, Sample
+from paceline.recipes.language.data.templates import Encoded, Encoding, TrainOn
 from paceline.recipes.language.experiments import build_experiment
-from paceline.recipes.language.models import load_causal_model, load_tokenizer
+from paceline.recipes.language.models import load_causal_model
 from paceline.recipes.language.optimization import configured
 from paceline.recipes.language.settings import LanguageModelConfig, Part
 from paceline.recipes.networks.causal_lm import (
@@ -38,20 +32,19 @@ from paceline.recipes.networks.causal_lm import (
     hidden_and_head,
     refuse_packing_where_rows_mix,
 )
-from paceline.recipes.networks.head_loss import mean_loss
+from paceline.recipes.networks.head_loss import IGNORED, mean_loss, token_losses
 
 
 class Config(LanguageModelConfig):
     """Settings of the recipe."""
 
-    data: Path | None = None
-    """JSON or JSON lines in Alpaca's, ShareGPT's or OpenAI's form; none: English that Python carries."""
-    validation: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """The part of ``data`` to validate on."""
-    length: PositiveInt = 512
-    """The most tokens of a conversation; what is longer is cut off."""
+    train_on: TrainOn = "answers"
+    """What is learned of conversations: all answers, the ``last`` one, or ``all`` tokens."""
     packing: bool = True
-    """Rows of several conversations, which do not see each other."""
+    """Rows of several samples, which do not see each other."""
+    streaming: bool = False
+    """Read and encode samples when they are asked for, in place of keeping all in memory: of JSON lines,
+    and of datasets of Hugging Face."""
     label_smoothing: Part = 0.0
     """The part of each target that is spread over all tokens alike."""
     liger: bool = False
@@ -98,12 +91,17 @@ class FineTune(TrainModule):
         position_ids: Tensor,
         starts: Tensor | None = None,
         targets: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> Any:
-        """Logits; or with targets the mean loss, and over how many tokens."""
+        """Logits; or with targets the mean loss, and over how many tokens, or the sum of their weights."""
         hidden, head = hidden_and_head(self.model, self.able, input_ids, position_ids, starts)
         if targets is None:
             return head(hidden)
         smoothing = self.hparams["label_smoothing"] if self.training else 0.0
+        if weights is not None:
+            losses = token_losses(hidden, head, targets, smoothing=smoothing)
+            total = (weights * (targets != IGNORED)).sum()
+            return (weights * losses).sum() / total.clamp(min=torch.finfo(total.dtype).tiny), total
         return mean_loss(hidden, head, targets, liger=self.hparams["liger"], smoothing=smoothing)
 
     def training_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -117,6 +115,17 @@ class FineTune(TrainModule):
 
     def configure_optimizers(self) -> Any:
         return configured(self, self.model, **self.hparams["optimization"])
+
+
+def encode(encoding: Encoding, sample: Sample) -> list[Encoded]:
+    """The rows of a sample that learn something."""
+    return [one for one in encoding.rows(sample) if one.learns]
+
+
+def built_in_samples() -> tuple[list[Conversation], list[Conversation]]:
+    """``tiny_conversations``."""
+    train, val = ([Conversation(one) for one in part] for part in tiny_conversations())
+    return train, val
 
 
 def build(config: Config) -> Experiment:
@@ -135,25 +144,14 @@ def build_of(config: Config, name: str, make_module: Callable[[], FineTune]) -> 
         name: Of the runs.
         make_module: The module.
     """
-    tokenizer = load_tokenizer(config)
-    if config.data is None:
-        parts = tiny_conversations()
-    else:
-        parts = split_off(read_conversations(config.data), config.validation)
+    if config.packing and config.group_by_length:
+        raise PacelineError("packed rows are all as long", fix="group_by_length=false, or packing=false")
     packed = config.length if config.packing else 0
-    train, val = (
-        ConversationRows(list(chain(*encode_all(tokenizer, part, config.length, encode))), packed)
-        for part in parts
+    kind = Kind(
+        Reading.sample, SAMPLES, encode, lambda one: [one], partial(Rows, length=packed), built_in_samples
     )
     experiment = build_experiment(
-        config,
-        name,
-        tokenizer,
-        (train, val),
-        partial(collate, length=packed),
-        make_module,
-        monitor="val/loss",
-        left_out="conversations have no answer within their length",
+        config, name, kind, partial(collate, length=packed), lambda _: make_module(), monitor="val/loss"
     )
     if config.packing and not config.load_in_4bit:
         module: Any = experiment.module

@@ -6,40 +6,27 @@ paceline fit reward-model preset=lora model=FOLDER data=pairs.json
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import torch
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor
 
 from paceline import TrainModule
 from paceline.config import Experiment
-from paceline.recipes.data.conversations import encode_all, split_off
-from paceline.recipes.data.preferences import (
-    PairRows,
-    collate_pairs,
-    encode_pair,
-    read_pairs,
-    shuffled_pairs,
-)
+from paceline.recipes.language.data.pairs import PAIRS_OF_ANSWERS, collate_pairs
 from paceline.recipes.language.experiments import build_experiment
-from paceline.recipes.language.models import load_causal_model, load_tokenizer
+from paceline.recipes.language.models import load_causal_model
 from paceline.recipes.language.objectives import reward_losses
 from paceline.recipes.language.optimization import configured
-from paceline.recipes.language.reference import Batch
+from paceline.recipes.language.reference import Batch, rows_of
 from paceline.recipes.language.settings import Amount, LanguageModelConfig, Part, Positive, Warmup
 
 
 class Config(LanguageModelConfig):
     """Settings of the recipe."""
 
-    data: Path | None = None
-    """JSON or JSON lines with ``chosen`` and ``rejected``; none: paragraphs, and their words shuffled."""
-    validation: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """The part of ``data`` to validate on."""
     length: PositiveInt = 128
-    """The most tokens of a conversation; what is longer is cut off."""
+    """The most tokens of a sample."""
     center: Amount = 0.0
     """The weight that draws the mean of rewards to 0."""
     batch_size: PositiveInt = 8
@@ -90,12 +77,9 @@ class RewardModel(TrainModule):
         rewards: Tensor = self.model(tokens, attention_mask=inside.long(), use_cache=False).logits
         return rewards.squeeze(1)
 
-    def training_step(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
-        both = {
-            name: torch.cat([batch["chosen"][name], batch["rejected"][name]]) for name in batch["chosen"]
-        }
-        chosen, rejected = self(both).chunk(2)
-        losses = reward_losses(chosen, rejected, center=self.hparams["center"])
+    def training_step(self, batch: dict[str, Any]) -> dict[str, Tensor]:
+        chosen, rejected = self(rows_of(batch)).chunk(2)
+        losses = reward_losses(chosen, rejected, batch.get("margins"), center=self.hparams["center"])
         margins = (chosen - rejected).detach()
         return {
             "loss": losses.mean(),
@@ -115,20 +99,11 @@ class RewardModel(TrainModule):
 def build(config: Config) -> Experiment:
     """The Trainer, the module and its data."""
     config.check("reward-model")
-    tokenizer = load_tokenizer(config)
-    if config.data is None:
-        parts = shuffled_pairs()
-    else:
-        parts = split_off(read_pairs(config.data), config.validation)
-    train, val = (PairRows(encode_all(tokenizer, part, config.length, encode_pair)) for part in parts)
-    pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+
+    def module(tokenizer: Any) -> RewardModel:
+        pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        return RewardModel(config.model_arguments(), config.optimization(), pad, config.center)
+
     return build_experiment(
-        config,
-        "reward-model",
-        tokenizer,
-        (train, val),
-        collate_pairs,
-        lambda: RewardModel(config.model_arguments(), config.optimization(), pad, config.center),
-        monitor="val/accuracy",
-        left_out="pairs do not differ within their length",
+        config, "reward-model", PAIRS_OF_ANSWERS, collate_pairs, module, monitor="val/accuracy"
     )

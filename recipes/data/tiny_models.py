@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import ValidationInfo
 
-from paceline.recipes.data.conversations import Conversation
 from paceline.recipes.data.text import english_documents
 
 CHATML = (
@@ -18,6 +17,7 @@ CHATML = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """The chat template of many models: https://github.com/openai/openai-python/blob/v0.28.1/chatml.md"""
+Message = dict[str, str]
 VOCABULARY = 1024
 ANSWER = 400
 """The longest answer, in characters."""
@@ -129,9 +129,9 @@ def tiny_vit(labels: list[str]) -> Any:
     )
 
 
-def tiny_conversations() -> tuple[list[Conversation], list[Conversation]]:
+def tiny_conversations() -> tuple[list[list[Message]], list[list[Message]]]:
     """Each paragraph of Python's reference asks for the next: to train on, and of held-out documents."""
-    found: list[list[Conversation]] = []
+    found: list[list[list[Message]]] = []
     for documents in english_documents():
         found.append([])
         for name, text in documents:

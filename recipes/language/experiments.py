@@ -1,4 +1,4 @@
-"""What the recipes of language models build of their settings, their rows and their module."""
+"""What the recipes of language models build of their settings, their data and their module."""
 
 from __future__ import annotations
 
@@ -8,46 +8,53 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from paceline import TrainModule
+from paceline import Mixture, PacelineError, Trainer, TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment
 from paceline.recipes.data.hugging_face import ExportAtEnd, check_vocabulary
+from paceline.recipes.language.data.loading import Kind, Part, load_parts
+from paceline.recipes.language.data.preview import preview
+from paceline.recipes.language.data.rows import GroupedByLength
+from paceline.recipes.language.data.templates import Encoding
+from paceline.recipes.language.models import load_tokenizer
 from paceline.recipes.language.settings import LanguageModelConfig
 
 
 def build_experiment(
     config: LanguageModelConfig,
     name: str,
-    tokenizer: Any,
-    rows: tuple[Any, Any],
+    kind: Kind[Any, Any],
     collate: Callable[[Any], Any],
-    make_module: Callable[[], TrainModule],
+    make_module: Callable[[Any], TrainModule],
     monitor: str,
-    left_out: str,
 ) -> Experiment:
     """The Trainer, the module and its data.
 
     Args:
         config: The recipe's settings.
         name: Of its runs.
-        tokenizer: The model's.
-        rows: Datasets to train and to validate on; their ``left_out`` counts what is in no row.
+        kind: What it trains on.
         collate: Makes a batch of rows.
-        make_module: The module, with its language model in ``model``; its weights are drawn by the seed.
+        make_module: Makes the module of the tokenizer, with its language model in ``model``; its weights
+            are drawn by the seed.
         monitor: What the best checkpoint is chosen by.
-        left_out: What was left out, and why, after its number.
+
+    Raises:
+        SystemExit: after a preview.
     """
-    train, val = rows
+    tokenizer = load_tokenizer(config)
+    encoding = Encoding(tokenizer, config.length, getattr(config, "train_on", "answers"), config.too_long)
+    train, val = load_parts(config, encoding, kind, getattr(config, "streaming", False))
+    checkpoint = Checkpoint(monitor=monitor) if val is not None else Checkpoint()
     trainer = config.make_trainer(
         name=name,
         max_epochs=config.epochs,
         clip_grad_norm=1.0,
-        callbacks=[Checkpoint(monitor=monitor), *([ExportAtEnd(tokenizer)] if config.export else [])],
+        callbacks=[checkpoint, *([ExportAtEnd(tokenizer)] if config.export else [])],
     )
-    if train.left_out or val.left_out:
-        trainer.log_line(f"{train.left_out + val.left_out} {left_out}")
+    report(trainer, config, tokenizer, train, val)
     torch.manual_seed(trainer.settings.seed)
-    module: Any = make_module()
+    module: Any = make_module(tokenizer)
     check_vocabulary(tokenizer, module.model, config.model)
     shared: dict[str, Any] = {
         "batch_size": config.batch_size,
@@ -55,5 +62,39 @@ def build_experiment(
         "collate_fn": collate,
     }
     return Experiment(
-        trainer, module, train=DataLoader(train, shuffle=True, **shared), val=DataLoader(val, **shared)
+        trainer,
+        module,
+        train=DataLoader(train.rows, **order(config, train.rows), **shared),
+        val=None if val is None else DataLoader(val.rows, **shared),
     )
+
+
+def report(
+    trainer: Trainer, config: LanguageModelConfig, tokenizer: Any, train: Part, val: Part | None
+) -> None:
+    """Say what is dropped and cut off, or show samples, and end."""
+    parts = {"train": train, "val": val}
+    if config.preview:
+        trainer.log_line(preview(tokenizer, train.first, config.preview, train.counts))
+        raise SystemExit(0)
+    for name, part in parts.items():
+        if part is not None and config.data is not None:
+            trainer.log_line(f"{name}: {part.counts}")
+
+
+def order(config: LanguageModelConfig, rows: Any) -> dict[str, Any]:
+    """Arguments of the training DataLoader that say in which order rows are read.
+
+    Raises:
+        PacelineError: for settings that do not go together.
+    """
+    if isinstance(rows, Mixture):
+        if config.group_by_length or not config.shuffle:
+            raise PacelineError(
+                "sources with weights are mixed in an order that is drawn",
+                fix="no weight; or shuffle=true and group_by_length=false",
+            )
+        return {}
+    if config.group_by_length:
+        return {"sampler": GroupedByLength(rows.sizes, config.batch_size)}
+    return {"shuffle": config.shuffle}

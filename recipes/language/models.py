@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from paceline import PacelineError
 from paceline.recipes.data.hugging_face import TINY
-from paceline.recipes.data.tiny_models import tiny_llama, tiny_tokenizer
+from paceline.recipes.data.tiny_models import CHATML, tiny_llama, tiny_tokenizer
 from paceline.recipes.language.adapters import freeze, with_adapters
 from paceline.recipes.language.settings import LanguageModelConfig
+
+TEMPLATES = {
+    "chatml": CHATML,
+    "plain": "{% for message in messages %}{{ message['role'].capitalize() }}: {{ message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}",
+}
+"""Chat templates by name."""
 
 
 def load_causal_model(
@@ -131,5 +141,17 @@ def load_tokenizer(config: LanguageModelConfig) -> Any:
 
         tokenizer = AutoTokenizer.from_pretrained(config.model)
     if config.chat_template is not None:
-        tokenizer.chat_template = config.chat_template.expanduser().read_text()
+        tokenizer.chat_template = _template(config.chat_template)
     return tokenizer
+
+
+def _template(file: Path) -> str:
+    if str(file) in TEMPLATES:
+        return TEMPLATES[str(file)]
+    try:
+        return file.expanduser().read_text(encoding="utf-8")
+    except OSError as error:
+        raise PacelineError(
+            f"chat_template: {file} cannot be read: {error.strerror}",
+            allowed=f"a file of Jinja, {', '.join(TEMPLATES)}",
+        ) from None

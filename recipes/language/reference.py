@@ -76,6 +76,11 @@ def all_targets(batch: Batch) -> Tensor:
     return torch.where(following, batch["input_ids"].roll(-1, 1), IGNORED)
 
 
+def rows_of(pairs: dict[str, Any]) -> Batch:
+    """The rows of a batch of pairs: those that are chosen, and then the others."""
+    return {name: torch.cat([pairs["chosen"][name], pairs["rejected"][name]]) for name in pairs["chosen"]}
+
+
 def halves(answers: Answers) -> tuple[Answers, Answers]:
     """Of rows that were put together: the first and the second half of them."""
     first, second = zip(*(part.chunk(2) for part in answers), strict=True)

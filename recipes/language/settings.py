@@ -11,6 +11,8 @@ from paceline import PacelineError
 from paceline.config import OptimizerSetting, RunConfig, SchedulerSetting
 from paceline.recipes.data.hugging_face import TINY, require_packages
 from paceline.recipes.data.tiny_models import no_folder_too
+from paceline.recipes.language.data.sources import Sources, Validation
+from paceline.recipes.language.data.templates import TooLong
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Part = Annotated[float, Field(ge=0, lt=1)]
@@ -24,7 +26,9 @@ class LanguageModelConfig(RunConfig):
     model: Annotated[str, BeforeValidator(no_folder_too)] = TINY
     """A name on the Hugging Face hub, a folder, or ``tiny``: a small random Llama."""
     chat_template: Path | None = None
-    """A file of Jinja; none: the tokenizer's own."""
+    """A file of Jinja, ``chatml``, or ``plain``, for models without marks; none: the tokenizer's own."""
+    system: str | None = None
+    """The system prompt of conversations that have none; none: what the chat template has."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the weights as they are loaded."""
     attn_implementation: str | None = None
@@ -34,6 +38,24 @@ class LanguageModelConfig(RunConfig):
     """The rate of all dropout layers of the model but those of adapters; none: what the model has."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them: less memory, more time."""
+
+    data: Sources | None = None
+    """A file, a folder, or a list of these and of ``{path: ..., weight: 2, columns: ...}``; none: English
+    that Python carries."""
+    validation: Validation = 0.05
+    """The part of ``data`` to validate on, its end; 0: nothing; or files, as ``data``."""
+    length: PositiveInt = 512
+    """The most tokens of a sample."""
+    too_long: TooLong = "cut"
+    """What is longer is cut off, dropped, or an ``error``."""
+    max_samples: PositiveInt | None = None
+    """At most so many of each source, the first ones; none: all."""
+    shuffle: bool = True
+    """Draw the order of each epoch."""
+    group_by_length: bool = False
+    """Let batches have samples of about the same length: less to fill up."""
+    preview: NonNegativeInt = 0
+    """Print so many samples, with what is learned of them marked, and the counts; and end."""
 
     method: Literal["full", "lora", "freeze"] = "full"
     """Train all weights, adapters (Hu et al. 2021, https://arxiv.org/abs/2106.09685), or some layers."""

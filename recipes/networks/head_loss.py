@@ -85,7 +85,9 @@ def mean_loss(
     return total / count.clamp(min=1), count
 
 
-def token_losses(hidden: Tensor, head: nn.Module, targets: Tensor, *, most: int | None = None) -> Tensor:
+def token_losses(
+    hidden: Tensor, head: nn.Module, targets: Tensor, *, most: int | None = None, smoothing: float = 0.0
+) -> Tensor:
     """The cross-entropy of each token; 0 where the target is ``IGNORED``. Arguments as of ``mean_loss``.
 
     Returns:
@@ -94,12 +96,12 @@ def token_losses(hidden: Tensor, head: nn.Module, targets: Tensor, *, most: int 
     flat, its = hidden.flatten(0, -2), targets.flatten()
     rows = _rows(flat, head, most)
     if rows >= len(flat):
-        return _losses(flat, head, its, "none").view_as(targets)
+        return _losses(flat, head, its, "none", smoothing).view_as(targets)
     how: Any = head
     if not _is_split(head):
         weight: Any = head.weight
         how = (weight, head.bias, dtype_of_products(flat.device, weight.dtype))
-    return torch.cat(_in_chunks(flat, how, its, rows, "none")).view_as(targets)
+    return torch.cat(_in_chunks(flat, how, its, rows, "none", smoothing)).view_as(targets)
 
 
 def _rows(hidden: Tensor, head: nn.Module, most: int | None) -> int:

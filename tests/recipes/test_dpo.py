@@ -1,67 +1,15 @@
-"""DPO: its loss against the formula, its reference, and pairs of the usual forms."""
+"""DPO: its loss against the formula, and its reference."""
 
 from __future__ import annotations
 
 import json
 import math
-from array import array
 
 import pytest
 import torch
 
-from paceline import PacelineError
-from paceline.recipes.data.conversations import Encoded
-from paceline.recipes.data.preferences import PairRows, collate_pairs, pair_of, read_pairs, shuffled_pairs
+from paceline.recipes.language.data.pairs import collate_pairs, shuffled_pairs
 from paceline.recipes.networks.head_loss import IGNORED
-
-USER, ANSWER = "user", "assistant"
-
-
-def encoded(tokens, targets):
-    return Encoded(array("i", tokens), array("i", targets))
-
-
-EXPECTED = tuple(
-    [{"role": USER, "content": "Add 1 and 2."}, {"role": ANSWER, "content": last}] for last in ("3", "12")
-)
-ASKED = {"from": "human", "value": "Add 1 and 2."}
-FORMS = {
-    "alpaca": {"instruction": "Add 1 and 2.", "input": "", "chosen": "3", "rejected": "12"},
-    "sharegpt": {
-        "conversations": [ASKED],
-        "chosen": {"from": "gpt", "value": "3"},
-        "rejected": {"from": "gpt", "value": "12"},
-    },
-    "openai": {"chosen": EXPECTED[0], "rejected": EXPECTED[1]},
-    "prompt": {"prompt": EXPECTED[0][:1], "chosen": EXPECTED[0][1:], "rejected": EXPECTED[1][1:]},
-    "texts": {"prompt": "Add 1 and 2.", "chosen": "3", "rejected": "12"},
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_each_form_is_read(form, tmp_path):
-    assert pair_of(FORMS[form]) == EXPECTED
-    (tmp_path / "pairs.json").write_text(json.dumps([FORMS[form]]))
-    assert read_pairs(tmp_path / "pairs.json") == [EXPECTED]
-
-
-def test_a_record_of_another_form_is_named(tmp_path):
-    (tmp_path / "pairs.json").write_text(
-        json.dumps([FORMS["alpaca"], {"instruction": "Add.", "output": "3"}])
-    )
-    with pytest.raises(PacelineError, match=r"record 2 of(.|\n)*chosen and rejected"):
-        read_pairs(tmp_path / "pairs.json")
-
-
-def test_pairs_are_filled_up_to_the_same_length():
-    long, short = encoded([5, 6, 7], [6, 7, IGNORED]), encoded([5, 8], [8, IGNORED])
-    nothing = encoded([5, 6], [IGNORED] * 2)
-    rows = PairRows([(short, long), (long, short), (short, short), (short, nothing)])
-    assert (len(rows), rows.left_out) == (2, 2)
-    batch = collate_pairs([rows[0], rows[1]])
-    assert batch["chosen"]["input_ids"].tolist() == [[5, 8, 0], [5, 6, 7]]
-    assert batch["rejected"]["input_ids"].tolist() == [[5, 6, 7], [5, 8, 0]]
-
 
 # -- with transformers ---------------------------------------------------------------------------
 
@@ -74,13 +22,19 @@ def build(tmp_path):
     from paceline.recipes import dpo
 
     (tmp_path / "pairs.json").write_text(
-        json.dumps([{"chosen": one, "rejected": other} for one, other in shuffled_pairs()[1][:40]])
+        json.dumps(
+            [
+                {"chosen": pair.chosen.messages, "rejected": pair.rejected.messages}
+                for pair in shuffled_pairs()[1][:40]
+            ]
+        )
     )
 
     def made(**settings):
         settings = {"data": tmp_path / "pairs.json", "validation": 0.2} | settings
         trainer = {"max_steps": 4, "limit_val_batches": 1, "accelerator": "cpu", "log_every": 1}
-        config = dpo.Config(batch_size=4, lora_rank=4, trainer=trainer, **settings)
+        lora = {"lora_rank": 4} if settings.get("method") == "lora" else {}
+        config = dpo.Config(batch_size=4, trainer=trainer, **lora, **settings)
         return dpo.build(config)
 
     return made
@@ -123,11 +77,11 @@ def test_the_loss_is_that_of_the_paper(method, build):
     """Equation 7; the reference is the model before it was trained."""
     experiment = build(method=method)
     module, pairs = experiment.module, [experiment.train.dataset[index] for index in range(3)]
-    before = [[log_probability(module.model.eval(), row) for row in pair] for pair in pairs]
+    before = [[log_probability(module.model.eval(), row) for row in pair[:2]] for pair in pairs]
     first = module.training_step(collate_pairs(pairs))["loss"]
     assert first.item() == pytest.approx(math.log(2), abs=1e-6)
     experiment.fit()
-    after = [[log_probability(module.model.eval(), row) for row in pair] for pair in pairs]
+    after = [[log_probability(module.model.eval(), row) for row in pair[:2]] for pair in pairs]
     margins = [
         0.1 * ((now[0] - then[0]) - (now[1] - then[1])) for now, then in zip(after, before, strict=True)
     ]

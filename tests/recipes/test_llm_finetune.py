@@ -168,8 +168,8 @@ def test_what_cannot_learn_is_counted(base, tmp_path, capsys):
     records = [{"instruction": "word " * (200 if n % 2 else 1), "output": "So."} for n in range(40)]
     (tmp_path / "data.json").write_text(json.dumps(records))
     experiment = build(Config(**SETTINGS, data=tmp_path / "data.json", trainer=TRAINER))
-    assert len(experiment.train.dataset.conversations) == 19
-    assert "20 conversations have no answer within their length" in capsys.readouterr().out
+    assert len(experiment.train.dataset.samples) == 19
+    assert "19 dropped: nothing to learn within the length" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["OPT", "Bloom"])
