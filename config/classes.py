@@ -18,7 +18,7 @@ from pydantic import ValidationError, create_model
 from ..errors import PacelineError, nearest, shown, users_line
 from ..plugins import folded
 from ..trainer.utils.secrets import masked
-from .importing import FORMS, import_object, is_import_path, is_module
+from .importing import FORMS, OfLibrary, import_object, is_import_path
 from .kinds import acts_by_itself, is_subclass, returned
 from .signatures import (
     CONFIG,
@@ -34,33 +34,6 @@ from .sources import CLASS
 from .violations import Problems, booleans_as_numbers, violations
 
 _MOST_CHOICES = 30
-
-
-@dataclass(frozen=True)
-class OfLibrary:
-    """A class of a library that may not be installed.
-
-    Args:
-        path: Its import path.
-        install: What ``pip install`` is given for it.
-    """
-
-    path: str
-    install: str
-
-    def load(self) -> Any:
-        """The class.
-
-        Raises:
-            PacelineError: where the library is not installed.
-        """
-        try:
-            return import_object(self.path)
-        except PacelineError:
-            if is_module(self.path.partition(":")[0]):
-                raise
-            library = self.path.partition(".")[0]
-            raise PacelineError(f"{library} is not installed", fix=f"pip install {self.install}") from None
 
 
 @dataclass(frozen=True)

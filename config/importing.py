@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -157,3 +158,30 @@ def _attribute(module: ModuleType, dotted: str, path: str) -> Any:
             )
         found = getattr(found, name)
     return found
+
+
+@dataclass(frozen=True)
+class OfLibrary:
+    """A class of a library that may not be installed.
+
+    Args:
+        path: Its import path.
+        install: What ``pip install`` is given for it.
+    """
+
+    path: str
+    install: str
+
+    def load(self) -> Any:
+        """The class.
+
+        Raises:
+            PacelineError: where the library is not installed.
+        """
+        try:
+            return import_object(self.path)
+        except PacelineError:
+            if is_module(self.path.partition(":")[0]):
+                raise
+            library = self.path.partition(".")[0]
+            raise PacelineError(f"{library} is not installed", fix=f"pip install {self.install}") from None

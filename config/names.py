@@ -15,7 +15,8 @@ from ..callbacks import Callback, Logger
 from ..strategies import Distributed, Precision, Strategy
 from ..trainer.config.built_in import built_in
 from ..trainer.datamodule import DataModule
-from .classes import FUNCTION, OfLibrary, Slot
+from .classes import FUNCTION, Slot
+from .importing import OfLibrary
 from .kinds import is_called, is_data, is_dataset, is_schedule
 
 _OPTIMIZERS = {

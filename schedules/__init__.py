@@ -54,7 +54,7 @@ def make_schedule(name: str, **arguments: Any) -> RateSchedule:
 
     Example:
         >>> make_schedule("cosine", warmup="5%")
-        Cosine(warmup='5%', end=0.0)
+        Cosine(warmup='5%', warmup_start=None, end=0.0)
     """
     if name not in SCHEDULES:
         raise PacelineError(

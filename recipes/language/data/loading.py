@@ -116,7 +116,8 @@ def _read(
 
 
 def _encoded(samples: Any, encoding: Encoding, kind: Kind[Any, Any]) -> _Found:
-    items, counts, first = [], Counts(), []
+    items: list[Any] = []
+    counts, first = Counts(), list[Encoded]()
     for place, sample in samples:
         found = _encode(encoding, kind, sample, place)
         items += found
@@ -148,7 +149,7 @@ def _stream(
     source: Loaded, encoding: Encoding, kind: Kind[Any, Any], mistakes: Mistakes
 ) -> Callable[[], _Found]:
     """Read all records once, to know how long they are."""
-    counts, first = Counts(), []
+    counts, first = Counts(), list[Encoded]()
     streamed = Streamed(partial(_again, source, encoding, kind, Mistakes(kind.allowed)))
     for index in range(len(source)):
         found = _again(source, encoding, kind, mistakes, index)

@@ -12,6 +12,12 @@ Message = dict[str, Any]
 """``role`` (system, user, assistant, tool) and ``content``, and what else chat templates take, as
 ``tool_calls``."""
 Form = Literal["messages", "sharegpt", "alpaca", "completion", "text"]
+# fmt: off
+Column = Literal[
+    "messages", "conversations", "instruction", "input", "output", "history", "system", "tools", "text",
+    "prompt", "completion", "chosen", "rejected", "label", "margin", "weight",
+]
+# fmt: on
 SAMPLES = (
     "messages (OpenAI), conversations (ShareGPT), instruction and output (Alpaca), prompt and completion, "
     "or text; or columns: {instruction: THEIR NAME, output: THEIR NAME}"
@@ -103,7 +109,7 @@ class Reading:
     """
 
     form: Form | None = None
-    columns: Mapping[str, str] | None = None
+    columns: Mapping[Column, str] | None = None
     roles: Mapping[str, str] | None = None
     system: str | None = None
 
@@ -150,8 +156,10 @@ class Reading:
         }:
             prompt = record.get("prompt")
             texts = _with_prompt(*answers) if prompt is None else [(prompt, one) for one in answers]
-            return Pair(*(_text(*text, record) for text in texts), margin)
-        return Pair(*(_answered(self._ending(record, one)) for one in answers), margin)
+            chosen, rejected = (_text(asked, answer, record) for asked, answer in texts)
+            return Pair(chosen, rejected, margin)
+        ended, other = (_answered(self._ending(record, one)) for one in answers)
+        return Pair(ended, other, margin)
 
     def labelled(self, record: dict[str, Any]) -> Labelled:
         """A record as an answer and its label.
@@ -219,7 +227,7 @@ class Reading:
         if role is None:
             raise ValueError(f"the role {named!r}; roles: {{{named}: user}} says what it is")
         content = given.get("value" if of_sharegpt else "content")
-        message = {"role": role, "content": _content(content, "tool_calls" in given)}
+        message: Message = {"role": role, "content": _content(content, "tool_calls" in given)}
         message |= {name: given[name] for name in _OF_MESSAGES if given.get(name)}
         if named == "function_call":
             message |= {"content": "", "tool_calls": _loaded(content, "a function call")}

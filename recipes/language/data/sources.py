@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
 from paceline import PacelineError
 from paceline.recipes.data.hugging_face import require_packages
 from paceline.recipes.data.records import Records, files_of, is_dataset_folder, read_file, split_off
-from paceline.recipes.language.data.samples import Form, Reading
-
-Column = Literal[
-    *("messages", "conversations", "instruction", "input", "output", "history", "system", "tools", "text"),
-    *("prompt", "completion", "chosen", "rejected", "label", "margin", "weight"),
-]
+from paceline.recipes.language.data.samples import Column, Form, Reading
 
 
 class DataSource(BaseModel):
@@ -54,7 +49,8 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-Sources = Annotated[list[DataSource], BeforeValidator(_sources)]
+_Written = str | DataSource | list[str | DataSource]
+Sources = Annotated[list[DataSource], BeforeValidator(_sources, json_schema_input_type=_Written)]
 """A path, or a list of paths and of ``{path: ..., weight: 2, columns: ...}``."""
 
 
@@ -65,8 +61,9 @@ def _part_or_sources(value: Any) -> Any:
         return _sources(value)
 
 
+_Part = Annotated[float, Field(ge=0, lt=1)]
 Validation = Annotated[
-    Annotated[float, Field(ge=0, lt=1)] | list[DataSource], BeforeValidator(_part_or_sources)
+    _Part | list[DataSource], BeforeValidator(_part_or_sources, json_schema_input_type=_Part | _Written)
 ]
 """A part of each source, its end; or paths, as of ``Sources``."""
 
