@@ -1,0 +1,30 @@
+from datasets import load_dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+
+arguments = ORPOConfig(
+    output_dir="trl",
+    num_train_epochs=1,
+    per_device_train_batch_size=8,
+    gradient_accumulation_steps=2,
+    learning_rate=3e-4,
+    weight_decay=0.01,
+    lr_scheduler_type="cosine",
+    warmup_steps=2,
+    max_length=512,
+    beta=0.1,
+    gradient_checkpointing=False,
+    train_sampling_strategy="sequential",
+    logging_steps=1,
+    save_strategy="epoch",
+    report_to="tensorboard",
+    use_cpu=True,
+    bf16=False,
+)
+trainer = ORPOTrainer(
+    model=AutoModelForCausalLM.from_pretrained("model"),
+    args=arguments,
+    train_dataset=load_dataset("json", data_files="texts.jsonl", split="train"),
+    processing_class=AutoTokenizer.from_pretrained("model"),
+)
+trainer.train()
