@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from paceline import PacelineError
 from paceline.config import Experiment
-from paceline.recipes.language.models import load_causal_model
+from paceline.recipes.data.hugging_face import exported_by
+from paceline.recipes.language.models import load_causal_model, load_tokenizer
 from paceline.recipes.language.objectives import distillation_losses
 from paceline.recipes.language.settings import Positive
 from paceline.recipes.llm_finetune import PRESETS, FineTune, build_of
@@ -30,8 +31,8 @@ __all__ = ["PRESETS", "Config", "Distill", "build"]
 class Config(FineTuneConfig):
     """Settings of the recipe."""
 
-    teacher: str
-    """A name on the Hugging Face hub, or a folder: a model with the same tokens."""
+    teacher: Annotated[str, BeforeValidator(exported_by)]
+    """A name on the Hugging Face hub, or a folder of a model or of a run, with the same tokens."""
     temperature: Positive = 1.0
     """Divides the logits of both."""
     divergence: Share = 0.0
@@ -100,7 +101,8 @@ class Distill(FineTune):
         with torch.no_grad():
             theirs = teachers_head(said)
         how = {name: settings[name] for name in ("temperature", "divergence")}
-        soft = (weights * distillation_losses(logits, theirs, **how)).sum()
+        both = min(logits.shape[-1], theirs.shape[-1])  # models may have rows that are no token
+        soft = (weights * distillation_losses(logits[..., :both], theirs[..., :both], **how)).sum()
         if settings["soft"] == 1:
             return soft
         smoothing = settings["label_smoothing"] if self.training else 0.0
@@ -121,6 +123,7 @@ def build(config: Config) -> Experiment:
     config.check("llm-distill")
     if config.liger:
         raise PacelineError("llm-distill has no kernel of liger-kernel", fix="liger=false")
+    _check_tokens(config)
     teacher = {"model": config.teacher, "dtype": config.dtype, "dropout": 0.0}
     how = (config.temperature, config.divergence, config.soft, config.label_smoothing)
     return build_of(
@@ -128,3 +131,17 @@ def build(config: Config) -> Experiment:
         "llm-distill",
         lambda: Distill(config.model_arguments(), config.optimization(), teacher, *how),
     )
+
+
+def _check_tokens(config: Config) -> None:
+    """Refuse a teacher to which the numbers of tokens mean something else."""
+    theirs = load_tokenizer(config.model_copy(update={"model": config.teacher, "chat_template": None}))
+    ours, others = (one.get_vocab() for one in (load_tokenizer(config), theirs))
+    differing = {*ours.items()} ^ {*others.items()}
+    if differing:
+        token = min(differing, key=lambda one: one[1])[0]
+        raise PacelineError(
+            "teacher: its tokens are not those of the model",
+            got=f"{token!r} is number {others.get(token)} there, and {ours.get(token)} in {config.model}",
+            fix="a teacher of the same family; or answers that it wrote, as data of llm-finetune",
+        )

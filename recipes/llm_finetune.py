@@ -81,6 +81,7 @@ class FineTune(TrainModule):
         liger: bool = False,
     ) -> None:
         super().__init__()
+        self.liger = liger
         self.model = load_causal_model(**model)
         plain = model.get("load_in_4bit") or model.get("attn_implementation")
         self.able = Abilities() if plain else abilities_of(self.model)
@@ -102,7 +103,7 @@ class FineTune(TrainModule):
             losses = token_losses(hidden, head, targets, smoothing=smoothing)
             total = (weights * (targets != IGNORED)).sum()
             return (weights * losses).sum() / total.clamp(min=torch.finfo(total.dtype).tiny), total
-        return mean_loss(hidden, head, targets, liger=self.hparams["liger"], smoothing=smoothing)
+        return mean_loss(hidden, head, targets, liger=self.liger, smoothing=smoothing)
 
     def training_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         loss, count = self(**batch)

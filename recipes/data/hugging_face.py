@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
+from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationInfo
 from torch import nn
 
 from paceline import PacelineError
@@ -26,6 +29,31 @@ def require_packages(recipe: str, *packages: str) -> None:
             known = package in ("transformers", "peft")
             fix = "pip install 'paceline[hf]'" if known else f"pip install {package.replace('_', '-')}"
             raise PacelineError(f"{recipe} needs {package}", fix=fix) from None
+
+
+def exported_by(value: Any) -> Any:
+    """A setting that names a model: of the folder of a run, what the run exported.
+
+    Example:
+        >>> exported_by("Qwen/Qwen3-0.6B")
+        'Qwen/Qwen3-0.6B'
+    """
+    if isinstance(value, (str, Path)) and Path(value, "exported").is_dir():
+        return str(Path(value, "exported"))
+    return value
+
+
+def no_adapter(value: Any, info: ValidationInfo) -> Any:
+    """A setting that names a model: refused where it is the folder of an adapter.
+
+    Raises:
+        ValueError: which says what takes adapters.
+    """
+    file = Path(str(value), "adapter_config.json")
+    if file.is_file():
+        base = json.loads(file.read_text())["base_model_name_or_path"]
+        raise ValueError(f"{value} is an adapter; {info.field_name}={base} adapter={value} trains it on")
+    return value
 
 
 def check_vocabulary(tokenizer: Any, model: nn.Module, name: str) -> None:

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from paceline import PacelineError
 from paceline.config import OptimizerSetting, RunConfig, SchedulerSetting
-from paceline.recipes.data.hugging_face import TINY, require_packages
+from paceline.recipes.data.hugging_face import TINY, exported_by, no_adapter, require_packages
 from paceline.recipes.data.tiny_models import no_folder_too
 from paceline.recipes.language.data.sources import Sources, Validation
 from paceline.recipes.language.data.templates import TooLong
@@ -23,8 +23,10 @@ Warmup = Annotated[str, Field(pattern=r"^\d+(\.\d+)?(%|ep|st)$")] | NonNegativeI
 class LanguageModelConfig(RunConfig):
     """Settings of every recipe of a language model."""
 
-    model: Annotated[str, BeforeValidator(no_folder_too)] = TINY
-    """A name on the Hugging Face hub, a folder, or ``tiny``: a small random Llama."""
+    model: Annotated[
+        str, BeforeValidator(no_adapter), BeforeValidator(exported_by), BeforeValidator(no_folder_too)
+    ] = TINY
+    """A name on the Hugging Face hub, the folder of a model or a run, or ``tiny``: a small random Llama."""
     chat_template: Path | None = None
     """A file of Jinja, ``chatml``, or ``plain``, for models without marks; none: the tokenizer's own."""
     system: str | None = None
@@ -81,8 +83,8 @@ class LanguageModelConfig(RunConfig):
     """Divide by the root of the rank: rsLoRA (Kalajdzievski 2023, https://arxiv.org/abs/2312.03732)."""
     modules_to_save: list[str] = []
     """Names of layers that are trained whole beside the adapters: ``embed_tokens``, ``lm_head``."""
-    adapter: str | None = None
-    """A folder, or a name on the hub, of adapters to train on; none: new ones."""
+    adapter: Annotated[str | None, BeforeValidator(exported_by)] = None
+    """A folder of an adapter or of a run, or a name on the hub, to train on; none: new ones."""
     load_in_4bit: bool = False
     """QLoRA: keep the base in 4 bits (Dettmers et al. 2023, https://arxiv.org/abs/2305.14314)."""
 
