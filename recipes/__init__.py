@@ -81,7 +81,7 @@ RECIPES = {
     ),
     "dpo": Recipe(
         "dpo",
-        "preferences of a language model of Hugging Face, against a frozen reference",
+        "a language model of Hugging Face on preferences: DPO, IPO, ORPO, SimPO",
         "transformers, peft",
         Figure("", "val/accuracy", 0.9257, 0.026, 0.85, 27),
     ),
@@ -102,6 +102,18 @@ RECIPES = {
         "a language model from scratch, on packed documents, with Muon",
         "",
         Figure("", "val/bits_per_byte", 1.825, 0.0085, 2.0, 53),
+    ),
+    "kto": Recipe(
+        "kto",
+        "a language model of Hugging Face on single answers that are labelled good or bad",
+        "transformers, peft",
+        Figure("", "val/accuracy", 0.9, 0.01, 0.85, 30),
+    ),
+    "llm-distill": Recipe(
+        "llm_distill",
+        "a small language model of Hugging Face on the distributions of a large one",
+        "transformers, peft",
+        Figure("", "val/loss", 4.6, 0.08, 4.9, 45, teacher="llm-finetune"),
     ),
     "llm-finetune": Recipe(
         "llm_finetune",
@@ -132,6 +144,12 @@ RECIPES = {
         "ResNet-18 on CIFAR-10; preset=94 is airbench94",
         "scikit-learn",
         Figure("tiny", "val/accuracy", 0.9994, 0.0012, 0.985, 12),
+    ),
+    "reward-model": Recipe(
+        "reward_model",
+        "a number for each answer by a language model of Hugging Face, from pairs",
+        "transformers, peft",
+        Figure("", "val/accuracy", 0.9, 0.01, 0.85, 27),
     ),
     "simclr": Recipe(
         "simclr",

@@ -49,8 +49,10 @@ class Mistakes:
         lines = [f"{_listed(places)}: {why}" for why, places in [*self.places.items()][:_MOST_REASONS]]
         if len(self.places) > _MOST_REASONS:
             lines.append(f"and {len(self.places) - _MOST_REASONS} other reasons")
-        noun = "record has another form" if count == 1 else "records have another form"
-        raise PacelineError(f"{count} {noun}", got="\n       ".join(lines), allowed=self.allowed)
+        noun = "record" if count == 1 else "records"
+        raise PacelineError(
+            f"{count} {noun} cannot be used", got="\n       ".join(lines), allowed=self.allowed
+        )
 
 
 def _listed(places: list[tuple[Records, int]]) -> str:
@@ -67,6 +69,13 @@ def _listed(places: list[tuple[Records, int]]) -> str:
     if len(files) > _MOST_FILES:
         texts.append(f"and {len(files) - _MOST_FILES} other files")
     return ", ".join(texts)
+
+
+@dataclass(frozen=True)
+class NoJSON:
+    """In place of a record: why its line could not be read."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -133,8 +142,6 @@ class Lines(Sequence[Any]):
     Args:
         file: It; not compressed.
 
-    Raises:
-        PacelineError: for a compressed file, and from ``lines[k]`` for a line that is no JSON.
     """
 
     def __init__(self, file: Path) -> None:
@@ -155,10 +162,7 @@ class Lines(Sequence[Any]):
         with self.file.open("rb") as lines:  # opened each time: workers and copies share no position
             lines.seek(self.begins[index])
             text = lines.readline().decode("utf-8-sig" if index == 0 else "utf-8")
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
-            raise PacelineError(f"{self.file} line {self.numbers[index]} is no JSON: {error}") from None
+        return _parsed(text)
 
 
 def files_of(path: Path) -> list[Path]:
@@ -240,20 +244,23 @@ def _text(file: Path) -> str:
 
 def _json(file: Path) -> Records:
     text = _text(file)
-    number = 1
-    try:
-        if text.lstrip()[:1] == "[":
+    if text.lstrip()[:1] == "[":
+        try:
             return Records(file, json.loads(text))
-        items, numbers = [], array("q")
-        for number, line in enumerate(text.split("\n"), 1):
-            if line.strip():
-                items.append(json.loads(line))
-                numbers.append(number)
+        except json.JSONDecodeError as error:
+            raise PacelineError(f"{file} is no JSON: {error}") from None
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    items = [_parsed(line) for _, line in lines]
+    if items and all(isinstance(one, NoJSON) for one in items):
+        raise PacelineError(f"{file} is no JSON: neither a list of records, nor one in each line")
+    return Records(file, items, "line", [number for number, _ in lines])
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line.rstrip())
     except json.JSONDecodeError as error:
-        raise PacelineError(
-            f"{file} is no JSON, nor is each of its lines: line {number}: {error}"
-        ) from None
-    return Records(file, items, "line", numbers)
+        return NoJSON(f"it is no JSON: {error.msg}, at character {error.pos + 1}")
 
 
 def _table(file: Path, kind: str) -> Any:
@@ -289,6 +296,8 @@ def parse_one(
     """What ``parse`` makes of a record; None, and a note, of one that it refuses."""
     record = records[index]
     try:
+        if isinstance(record, NoJSON):
+            raise ValueError(record.reason)
         if not isinstance(record, dict):
             raise TypeError(f"it is no mapping: {str(record)[:60]!r}")
         return parse(record)

@@ -6,7 +6,16 @@ import json
 import pytest
 
 from paceline import PacelineError
-from paceline.recipes.data.records import Lines, files_of, read_file, read_records, split_off
+from paceline.recipes.data.records import (
+    Lines,
+    Mistakes,
+    NoJSON,
+    files_of,
+    parse_one,
+    read_file,
+    read_records,
+    split_off,
+)
 
 RECORDS = [{"text": "a"}, {"text": "b"}, {"text": "c\u2028d"}]
 
@@ -22,6 +31,12 @@ FILES = {
     "d.csv": 'text\n"a"\nb\n"c\u2028d"\n',
     "e.tsv": "text\na\nb\nc\u2028d\n",
 }
+
+
+def parse(record):
+    if record["text"] == "":
+        raise ValueError("it is empty")
+    return record["text"]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -54,8 +69,7 @@ def test_lines_are_read_one_at_a_time(tmp_path):
     file.write_text("\n" + lines(RECORDS) + "\n\n" + '{"text": \n', encoding="utf-8")
     found = Lines(file)
     assert [found[k] for k in (2, 0, 1)] == [RECORDS[2], RECORDS[0], RECORDS[1]]
-    with pytest.raises(PacelineError, match="line 6 is no JSON"):
-        found[3]
+    assert found[3] == NoJSON("it is no JSON: Expecting value, at character 9")
     streamed = read_file(file, streaming=True)
     assert streamed[1:3].place(1) == f"{file} line 4"
     assert streamed[1:3][0] == RECORDS[1]
@@ -84,17 +98,12 @@ def test_a_folder_has_its_files_by_name(tmp_path):
 
 
 def test_all_mistakes_are_in_one_report(tmp_path):
-    def parse(record):
-        if record["text"] == "":
-            raise ValueError("it is empty")
-        return record["text"]
-
     records = [{"text": "a"}, {"txt": "b"}, 5, *[{"text": ""}] * 7, {"txt": "c"}]
     (tmp_path / "a.jsonl").write_text("\n" + lines(records))
     with pytest.raises(PacelineError) as error:
         read_records(tmp_path / "a.jsonl", parse, "text")
     text = str(error.value).replace(f"{tmp_path}/", "")
-    assert "10 records have another form" in text
+    assert "10 records cannot be used" in text
     assert "a.jsonl lines 3, 12: no 'text', among txt" in text
     assert "a.jsonl lines 5, 6, 7, 8, 9 and 2 more: it is empty" in text
     assert "a.jsonl line 4: it is no mapping: '5'" in text
@@ -102,8 +111,21 @@ def test_all_mistakes_are_in_one_report(tmp_path):
 
 def test_what_is_no_json_is_reported_with_its_line(tmp_path):
     file = tmp_path / "data.json"
-    file.write_text(json.dumps(RECORDS[0]) + '\n\n{"instruction": ')
-    with pytest.raises(PacelineError, match=r"data\.json is no JSON(.|\n)* line 3"):
+    file.write_text(json.dumps(RECORDS[0]) + '\n\n{"instruction": \n{"text": ""}')
+    for streaming in (False, True):
+        found, mistakes = read_file(file, streaming), Mistakes("text")
+        for index in range(len(found)):
+            parse_one(found, index, parse, mistakes)
+        with pytest.raises(PacelineError) as error:
+            mistakes.report()
+        assert "2 records cannot be used" in str(error.value)
+        assert "line 3: it is no JSON: Expecting value, at character 16" in str(error.value)
+        assert "line 4: it is empty" in str(error.value)
+    file.write_text(json.dumps({"records": RECORDS}, indent=1))
+    with pytest.raises(PacelineError, match="neither a list of records, nor one in each line"):
+        read_file(file)
+    file.write_text("[{}, ")
+    with pytest.raises(PacelineError, match=r"data\.json is no JSON: Expecting"):
         read_file(file)
     with pytest.raises(PacelineError, match=r"nothing\.json cannot be read: No such file"):
         read_file(tmp_path / "nothing.json")

@@ -104,7 +104,7 @@ def test_all_mistakes_of_all_files_are_in_one_report(files, tmp_path):
         with pytest.raises(PacelineError) as error:
             build(data=[str(one), str(files[0]), str(other)], streaming=streaming)
         text = str(error.value)
-        assert "2 records have another form" in text
+        assert "2 records cannot be used" in text
         assert "one.jsonl line 2" in text
         assert "other.jsonl line 1" in text
 
