@@ -53,7 +53,8 @@ def type_in_words(field: FieldInfo) -> str:
         annotated: Any = field.annotation
         for one in field.metadata:
             annotated = Annotated[annotated, one]
-        return _in_words(TypeAdapter(annotated).json_schema())
+        schema = TypeAdapter(annotated).json_schema()
+        return _in_words(schema, schema.get("$defs", {}))
     except Exception:  # of types that have no JSON schema
         return getattr(field.annotation, "__name__", str(field.annotation))
 
@@ -61,13 +62,15 @@ def type_in_words(field: FieldInfo) -> str:
 _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
-def _in_words(schema: Mapping[str, Any]) -> str:
+def _in_words(schema: Mapping[str, Any], referred: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        return _in_words(referred[schema["$ref"].rpartition("/")[2]], referred)
     if "enum" in schema:
         return " | ".join(map(str, schema["enum"]))
     if "const" in schema:
         return str(schema["const"])
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(map(_in_words, schema["anyOf"])))
+        return " or ".join(dict.fromkeys(_in_words(one, referred) for one in schema["anyOf"]))
     kind = schema.get("format") if schema.get("format") == "path" else schema.get("type", "anything")
     limits = [f"{sign} {schema[name]}" for name, sign in _LIMITS.items() if name in schema]
     names = {"object": "mapping", "array": "list", "null": "null"}

@@ -1,10 +1,14 @@
 """What ``config show`` and ``recipes show`` say."""
 
 import sys
+from enum import Enum
+from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from paceline.config.describe import RECIPES_CHOICE, values_of
+from paceline.config.describe import RECIPES_CHOICE, type_in_words, values_of
 from paceline.config.load import load
 
 CODE = """
@@ -52,3 +56,16 @@ def test_what_a_recipe_may_choose_is_not_called_a_default():
     assert shown("described.py")["trainer.max_epochs"].source == RECIPES_CHOICE
     of_module = shown("described:Net", "data=described:Points")
     assert of_module["trainer.max_epochs"].source == "default"
+
+
+def test_types_are_said_in_words():
+    class Source(BaseModel):
+        path: str
+
+    class Kind(Enum):
+        A = "a"
+        B = "b"
+
+    said = {str | Source | None: "string or mapping or null", Kind | int: "a | b or integer", Path: "path"}
+    for annotation, words in said.items():
+        assert type_in_words(FieldInfo(annotation=annotation)) == words
