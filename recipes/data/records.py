@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from paceline import PacelineError
+from paceline.errors import nearest
 from paceline.recipes.data.hugging_face import require_packages
 
 T = TypeVar("T")
 ENDINGS = (".json", ".jsonl", ".csv", ".tsv", ".txt", ".md", ".parquet", ".arrow")
 """Of the files that are read of a folder; each may be followed by ``.gz`` but the last two."""
+_OF_ALL = {"data", "records", "rows", "examples", "samples", "train"}
 _MOST_REASONS, _MOST_FILES, _MOST_PLACES = 8, 2, 5
 
 
@@ -214,6 +216,9 @@ def read_file(file: Path, streaming: bool = False) -> Records:
         if streaming:
             return _streamed(file)
         return _json(file)
+    except FileNotFoundError:
+        here = [one.name for one in file.parent.iterdir()] if file.parent.is_dir() else []
+        raise PacelineError(f"there is no file {file}", meant=nearest(file.name, here)) from None
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise PacelineError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
@@ -253,6 +258,12 @@ def _json(file: Path) -> Records:
     items = [_parsed(line) for _, line in lines]
     if items and all(isinstance(one, NoJSON) for one in items):
         raise PacelineError(f"{file} is no JSON: neither a list of records, nor one in each line")
+    if len(items) == 1 and isinstance(items[0], dict) and (under := _OF_ALL & {*items[0]}):
+        name = min(under)
+        raise PacelineError(
+            f"{file} has its records under {name!r}; a file is a list of records, or one in each line",
+            fix=f"jq -c '.{name}[]' {file} > {file.stem}.jsonl",
+        )
     return Records(file, items, "line", [number for number, _ in lines])
 
 

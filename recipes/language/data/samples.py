@@ -180,6 +180,9 @@ class Reading:
 
     def _renamed(self, record: dict[str, Any], *dropped: str) -> dict[str, Any]:
         columns = self.columns or {}
+        if columns and not set(columns.values()) & set(record):
+            named, has = (", ".join(map(repr, one)) for one in (columns.values(), record))
+            raise ValueError(f"columns names {named}, and it has {has}")
         ours = {our: record[their] for our, their in columns.items() if their in record}
         return {name: value for name, value in record.items() if name not in (*columns, *dropped)} | ours
 
@@ -249,7 +252,8 @@ def _form_of(record: Mapping[str, Any]) -> Form:
     if "instruction" in record or "output" in record:
         return "alpaca"
     if "text" not in record:
-        raise ValueError(f"no form of a sample has just the keys {', '.join(record)}")
+        pairs = "; pairs of answers are for dpo and reward-model" if "chosen" in record else ""
+        raise ValueError(f"no form of a sample has just the keys {', '.join(record)}{pairs}")
     return "text"
 
 

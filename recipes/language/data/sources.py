@@ -101,8 +101,9 @@ class Loaded:
     def _last_files_apart(self) -> tuple[Loaded, Loaded]:
         """Of files with one record each, the last one apart."""
         if len(self.files) < 2:
+            count = "1 record" if len(self) == 1 else f"{len(self)} records"
             raise PacelineError(
-                f"{self.source.path} has {len(self)} records, too few to train and to validate on",
+                f"{self.source.path} has {count}, too few to train and to validate on",
                 fix="validation=FILE, or validation=0",
             )
         return (

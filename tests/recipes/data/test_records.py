@@ -127,7 +127,7 @@ def test_what_is_no_json_is_reported_with_its_line(tmp_path):
     file.write_text("[{}, ")
     with pytest.raises(PacelineError, match=r"data\.json is no JSON: Expecting"):
         read_file(file)
-    with pytest.raises(PacelineError, match=r"nothing\.json cannot be read: No such file"):
+    with pytest.raises(PacelineError, match=r"no file .*nothing\.json"):
         read_file(tmp_path / "nothing.json")
     (tmp_path / "latin.jsonl").write_bytes(b'{"text": "\xe9"}')
     with pytest.raises(PacelineError, match=r"latin\.jsonl cannot be read(.|\n)*utf-8"):
