@@ -129,7 +129,8 @@ def watch(program: str) -> None:
 
     Trainer.training_step, Trainer.create_optimizer = training_step, created  # type: ignore[method-assign]
     runpy.run_path(program)
-    steps = [sum(losses[at : at + 2]) for at in range(0, len(losses), 2)]  # each divided by their number
+    parts = len(losses) // STEPS  # micro-batches of a step, each divided by their number
+    steps = [sum(losses[at : at + parts]) for at in range(0, len(losses), parts)]
     Path("found.json").write_text(json.dumps({"losses": steps, "seconds": ends[-1] - ends[0]}))
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 AFTER_CODE = tuple(
-    f"docs/guides/{name}.md" for name in ("checkpoints", "reports", "schedules", "configuration")
+    f"docs/guides/{name}.md" for name in ("checkpoints", "reports", "schedules", "configuration", "fine-tuning")
 )
 """Pages whose commands need what the code of the page has left in the folder: both are run together."""
 

@@ -4,8 +4,7 @@ from trl import KTOConfig, KTOTrainer
 arguments = KTOConfig(
     output_dir="trl",
     num_train_epochs=1,
-    per_device_train_batch_size=8,
-    gradient_accumulation_steps=2,
+    per_device_train_batch_size=16,
     learning_rate=3e-4,
     weight_decay=0.01,
     lr_scheduler_type="cosine",
