@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +22,9 @@ def init(
     source: Annotated[
         Path | None,
         typer.Option(
-            "--from", metavar="FILE", help="A file of accelerate config, or a JSON file for ZeRO."
+            "--from",
+            metavar="FILE",
+            help="A file of accelerate config, of DeepSpeed, LLaMA-Factory or Axolotl.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --from: the report as JSON.")] = False,
@@ -112,9 +114,10 @@ def _by_answers(file: Path, answers: dict[str, Any], prompts: bool, force: bool)
     _next(commands)
 
 
-def _head(made_by: str, commands: Sequence[str]) -> list[str]:
+def _head(made_by: str, commands: Sequence[str], recipe: str = "") -> list[str]:
+    what = f"A run of paceline's recipe {recipe}" if recipe else "Arguments of paceline's Trainer"
     return [
-        f"Arguments of paceline's Trainer, {made_by}.",
+        f"{what}, {made_by}.",
         "Run it with:",
         *(f"  {command}" for command in commands),
     ]
@@ -127,7 +130,8 @@ def _next(commands: Sequence[str], to_stderr: bool = False) -> None:
     typer.echo(where, err=to_stderr)
     for command in commands:
         typer.echo(f"  {command}", err=to_stderr)
-    typer.echo("`paceline recipes` lists what RECIPE may be", err=to_stderr)
+    if any("RECIPE" in command for command in commands):
+        typer.echo("`paceline recipes` lists what RECIPE may be", err=to_stderr)
 
 
 def _from(source: Path, file: Path, flags: set[str], as_json: bool, prompts: bool, force: bool) -> None:
@@ -139,12 +143,15 @@ def _from(source: Path, file: Path, flags: set[str], as_json: bool, prompts: boo
             "--from takes all answers from the file", got=", ".join(f"--{f}" for f in flags)
         )
     fit = f"paceline fit RECIPE --config {shlex.quote(str(file))}"
-    reading = read_configuration(source, f"-m {fit}")
+    reading = read_configuration(source, f"-m {fit}", _settings_of)
+    if reading.recipe:
+        fit = f"paceline fit {shlex.quote(str(file))}"
     commands = reading.launch or (fit,)
     if not reading.refused:  # written first: a pipe that is closed early costs lines, not the file
         _may_write(file, prompts, force)
-        head = _head(f"from {source} ({reading.source})", commands)
-        write_text(file, config_text(reading.trainer, head, _left(reading)))
+        head = _head(f"from {source} ({reading.source})", commands, reading.recipe)
+        settings = {"recipe": _target_of(reading.recipe), **reading.settings} if reading.recipe else {}
+        write_text(file, config_text(reading.trainer, head, _left(reading), settings))
     if as_json:
         written = None if reading.refused else str(file)
         typer.echo(json.dumps(reading.as_dict() | {"file": written}, indent=1))
@@ -154,6 +161,19 @@ def _from(source: Path, file: Path, flags: set[str], as_json: bool, prompts: boo
         raise _refusal(source, reading.refused)
     typer.echo(f"wrote {file}", err=as_json)
     _next(commands, as_json)
+
+
+def _target_of(recipe: str) -> str:
+    """What ``paceline fit`` takes for a recipe."""
+    from .targets import recipe_modules
+
+    return recipe if recipe in recipe_modules() else f"paceline.recipes.{recipe.replace('-', '_')}"
+
+
+def _settings_of(recipe: str) -> Collection[str]:
+    from .targets import recipe_of_target
+
+    return recipe_of_target(_target_of(recipe)).config.model_fields
 
 
 def _refusal(source: Path, refused: Sequence[Note]) -> PacelineError:
@@ -180,6 +200,6 @@ def _table(reading: Reading) -> list[str]:
 
 def _left(reading: Reading) -> list[str]:
     """What the file does not carry, for a comment."""
-    left = [note for note in reading.notes if note.outcome in ("elsewhere", "no counterpart")]
+    left = [note for note in reading.notes if note.outcome in ("elsewhere", "no counterpart", "unknown")]
     lines = [f"  {note.path} ({note.place}), {note.outcome}: {note.became}" for note in left]
     return ["Not in this file:", *lines] if lines else []

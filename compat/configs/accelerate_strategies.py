@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-from ...errors import shown
 from ...other_trainers.engines import CONTEXT
 from . import accelerate_names as names
-from .deepspeed import add_deepspeed, as_strategy
-from .files import read_places
+from .deepspeed import as_strategy, read_zero_file
 from .reading import DEFAULT, NONE, READ, REFUSED
-from .section import Findings, Section, whole_mapping
+from .section import Findings, Section
 
 _REFUSED = {"cp_size": CONTEXT, "sp_size": CONTEXT}
 _NOT_NEEDED = "it belongs to a size that is 1"
@@ -140,7 +137,7 @@ def read_zero(
     if config == "none":
         config = None
     if config is not None:
-        trainer = _of_file(section, config, findings, file, ranks, precision)
+        trainer = read_zero_file(section, "deepspeed_config_file", findings, file, ranks, precision)
         for key in names.READ_DEEPSPEED[2:]:
             section.note(key, DEFAULT, "deepspeed_config_file says it")
         section.note("zero_stage", DEFAULT, "deepspeed_config_file says it")
@@ -150,32 +147,6 @@ def read_zero(
     section.rest(names.DEEPSPEED, names.READ_DEEPSPEED)
     top.section("parallelism_config").skip("it is for FSDP of version 2")
     top.read("distributed_type", "strategy", trainer.get("strategy", "deepspeed"))
-    return trainer
-
-
-def _of_file(
-    section: Section,
-    config: str,
-    findings: Findings,
-    file: Path,
-    ranks: int | None,
-    precision: str | None,
-) -> dict[str, Any]:
-    path = Path(config).expanduser()
-    beside = file.parent / path
-    if not os.path.isfile(path):
-        path = beside
-    if not os.path.isfile(path):
-        section.problem("deepspeed_config_file", f"got {shown(config, 80)}; there is no such file")
-        return {}
-    text = read_places(path)
-    further = Findings(text, str(path), "DeepSpeed")
-    section.read("deepspeed_config_file", "strategy, config", str(path))
-    trainer = add_deepspeed(
-        Section(further, whole_mapping(text, str(path))), further, path, ranks, precision
-    )
-    further.check()
-    findings.notes.extend(further.in_order())
     return trainer
 
 

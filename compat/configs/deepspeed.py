@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...errors import shown
 from ...trainer.config.yaml_reader import YamlText
 from . import deepspeed_names as names
+from .files import read_places
 from .reading import DEFAULT, ELSEWHERE, READ, Reading
 from .section import Findings, Section, whole_mapping
 
@@ -77,6 +80,36 @@ def add_deepspeed(
     trainer["strategy"] = as_strategy(stage, rest, str(file) if as_file else None)
     order = {"strategy": trainer.pop("strategy")}
     return order | trainer
+
+
+def read_zero_file(
+    section: Section, key: str, findings: Findings, file: Path, ranks: int | None, precision: str | None
+) -> dict[str, Any]:
+    """The Trainer's arguments of DeepSpeed's file that a key of another file names.
+
+    Args:
+        section: Has the key.
+        key: It.
+        findings: Takes the notes of DeepSpeed's file.
+        file: The other file, in whose folder it is searched too.
+        ranks: Processes in all; None where that is not known.
+        precision: The Trainer's, where it is said elsewhere.
+    """
+    named = section.text(key) or ""
+    path = Path(named).expanduser()
+    if not os.path.isfile(path):
+        path = file.parent / path
+    if not os.path.isfile(path):
+        section.problem(key, f"got {shown(named, 80)}; there is no such file")
+        return {}
+    text = read_places(path)
+    further = Findings(text, str(path), "DeepSpeed")
+    section.read(key, "strategy, config", str(path))
+    top = Section(further, whole_mapping(text, str(path)))
+    trainer = add_deepspeed(top, further, path, ranks, precision)
+    further.check()
+    findings.notes.extend(further.in_order())
+    return trainer
 
 
 def without_auto(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,6 +46,7 @@ KEPT: Known = {
 """What our strategy takes."""
 
 DROPPED: Known = {
+    "comms_config": (NONE, "DeepSpeed has comms_logger, and no such key"),
     "dataloader_drop_last": (ELSEWHERE, "drop_last of your DataLoader"),
     "managed_gradient_accumulation": (DEFAULT, "the Trainer accumulates"),
     **dict.fromkeys(

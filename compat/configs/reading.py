@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ...errors import cut
@@ -13,8 +13,10 @@ DEFAULT = "default"
 ELSEWHERE = "elsewhere"
 NONE = "no counterpart"
 REFUSED = "refused"
-OUTCOMES = (READ, DEFAULT, ELSEWHERE, NONE, REFUSED)
-"""Became an argument; needs none; belongs to another place; is not there; prevents the whole file."""
+UNKNOWN = "unknown"
+OUTCOMES = (READ, DEFAULT, ELSEWHERE, NONE, REFUSED, UNKNOWN)
+"""Became an argument; needs none; belongs to another place; is not there; prevents the whole file; is no
+key of theirs."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +43,21 @@ class Reading:
     """What a file became.
 
     Args:
-        source: Whose file it is: ``"Accelerate"`` or ``"DeepSpeed"``.
+        source: Whose file it is: ``"Accelerate"``, ``"DeepSpeed"``, ``"LLaMA-Factory"`` or ``"Axolotl"``.
         trainer: Arguments of ``Trainer``, as plain data: a strategy with options is a mapping of its
             ``class`` and its arguments.
         launch: The command for each machine, or one for all of them; empty for one machine.
         notes: One for each key.
+        recipe: The recipe, where the file says what is trained; else empty.
+        settings: The recipe's.
     """
 
     source: str
     trainer: dict[str, Any]
     launch: tuple[str, ...]
     notes: tuple[Note, ...]
+    recipe: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def refused(self) -> list[Note]:
@@ -62,7 +68,8 @@ class Reading:
         """All of it, for JSON."""
         notes = [asdict(note) for note in self.notes]
         launch = list(self.launch)
-        return {"source": self.source, "trainer": self.trainer, "launch": launch, "notes": notes}
+        own = {"recipe": self.recipe, "settings": self.settings} if self.recipe else {}
+        return {"source": self.source, **own, "trainer": self.trainer, "launch": launch, "notes": notes}
 
 
 def text_of(value: Any, most: int = 80) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import PacelineError, nearest, report, shown
 from ...trainer.config.yaml_reader import YamlText
-from .reading import DEFAULT, NONE, READ, Note, text_of
+from .reading import DEFAULT, NONE, READ, UNKNOWN, Note, text_of
 
 Known = Mapping[str, tuple[str, str]]
 """Outcome and sentence, by key."""
@@ -227,7 +227,7 @@ class Section:
         if meant is not None:  # a typo: what it was to set would be lost
             self.problem(name, f"{what}; did you mean {meant}?")
         else:
-            self.note(name, NONE, f"{what} that is known here")
+            self.note(name, UNKNOWN, f"{what} that is known here")
 
 
 def _number(value: Any) -> float | None:

@@ -192,7 +192,7 @@ def test_what_is_wrong_is_named_with_its_line(before, after, said, tmp_path, mon
 def test_a_key_like_none_that_is_known_is_a_note(tmp_path, monkeypatch):
     reading = read(tmp_path, ZERO2 + "zebra: 3\n", monkeypatch)
     assert reading.notes[-1].path == "zebra"
-    assert reading.notes[-1].outcome == "no counterpart"
+    assert reading.notes[-1].outcome == "unknown"
     assert reading.trainer == EXAMPLES["ZeRO 2"].trainer
 
 

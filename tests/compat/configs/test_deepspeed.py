@@ -128,7 +128,7 @@ def test_precision(block, precision, outcome, tmp_path, monkeypatch):
         ({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, "fp16 (ds.json:5): it is enabled, and"),
         ('{"train_batch_size": 8,\n "bf16": }', "where: ds.json:2"),
         ('{"train_batch_size": 8,\n\t"bf16": }', "this is no JSON\n  where: ds.json:2"),
-        ({"learning_rate": 1}, "neither a configuration of Accelerate nor one of DeepSpeed"),
+        ({"learning_rate": 1}, "no configuration of Accelerate, DeepSpeed, LLaMA-Factory or Axolotl"),
         ("", "the file is empty"),
         ("[1]", "a configuration holds key: value lines"),
     ],

@@ -15,6 +15,7 @@ from paceline.compat.configs.reading import OUTCOMES
 from paceline.compat.configs.recognise import read_configuration
 
 from .examples import EXAMPLES, FULL_JSON, REFUSED, Example
+from .finetuning_examples import FILES, INFO
 
 VALUES: dict[str, Any] = {
     "a list": [1, "two"],
@@ -40,9 +41,10 @@ TEXTS = {
 
 
 def paths(content, path=()):
-    for key, value in content.items():
+    parts = enumerate(content) if isinstance(content, list) else content.items()
+    for key, value in parts:
         yield (*path, key)
-        if isinstance(value, dict):
+        if isinstance(value, (dict, list)):
             yield from paths(value, (*path, key))
 
 
@@ -89,3 +91,29 @@ def test_deepspeed(value, tmp_path, monkeypatch):
     for path in paths(content):
         Path("ds.json").write_text(json.dumps(replaced(content, path, VALUES[value]), indent=1))
         outcome(Path("ds.json"))
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("value", EACH)
+def test_finetuning(name, value, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    Path("data/dataset_info.json").write_text(json.dumps(INFO))
+    Path("data/ds_z3.json").write_text('{"zero_optimization": {"stage": 3}}')
+    content = yaml.safe_load(FILES[name].text)
+    for path in paths(content):
+        Path("theirs.yaml").write_text(yaml.safe_dump(replaced(content, path, VALUES[value])))
+        found = outcome(Path("theirs.yaml"))
+        if value in ("an empty word", "null") and path != ("base_model",) and isinstance(path[-1], str):
+            assert found == "read", path
+
+
+@pytest.mark.parametrize("value", EACH)
+def test_a_list_of_datasets(value, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    text = "model_name_or_path: a/b\ndo_train: true\ndataset: " + ",".join(INFO)
+    Path("theirs.yaml").write_text(text)
+    for path in paths(INFO):
+        Path("data/dataset_info.json").write_text(json.dumps(replaced(INFO, path, VALUES[value])))
+        outcome(Path("theirs.yaml"))
