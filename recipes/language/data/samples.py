@@ -206,6 +206,9 @@ class Reading:
         if isinstance(answer, str):
             return self._conversation(record, _alpaca(record, answer))
         answer = [answer] if isinstance(answer, dict) else answer
+        begins = next((one for one in answer if isinstance(one, dict)), None)
+        if begins is not None and self._turn(begins)[0]["role"] != _BEFORE_USER:  # it has the prompt too
+            return self._conversation(record, answer)
         return self._conversation(record, [*_asked(record.get("prompt")), *answer])
 
     def _conversation(self, record: dict[str, Any], given: Any) -> Conversation:

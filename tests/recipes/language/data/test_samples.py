@@ -195,6 +195,11 @@ PAIRS = {
         "chosen": EXPECTED[0][1:],
         "rejected": EXPECTED[1][1:],
     },
+    "openai beside its prompt": {
+        "prompt": "Add 1 and 2.",
+        "chosen": EXPECTED[0],
+        "rejected": EXPECTED[1],
+    },
     "one message": {"prompt": "Add 1 and 2.", "chosen": EXPECTED[0][1], "rejected": EXPECTED[1][1]},
 }
 
