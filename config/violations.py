@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..errors import PacelineError, nearest, report, shown
+from ..other_trainers.fine_tuning import setting_here
 from ..trainer.utils.secrets import masked
 
 Problems = list[tuple[str, str]]
@@ -43,7 +44,7 @@ def violations(
         if not path:
             heads[key] = _allowed(one)
         elif one["type"] == "extra_forbidden":
-            heads[key] = "no such key" + _hint(path[-1], keys_beside(path))
+            heads[key] = "no such key" + _hint(path, keys_beside(path))
         elif one["type"] == "missing" and not isinstance(one["loc"][-1], int):
             heads[key] = "this key is needed"
         else:
@@ -53,7 +54,11 @@ def violations(
     return [(key, head + ", or ".join(dict.fromkeys(found.get(key, [])))) for key, head in heads.items()]
 
 
-def _hint(name: str, known: Sequence[str]) -> str:
+def _hint(path: Sequence[str], known: Sequence[str]) -> str:
+    name = path[-1]
+    theirs = setting_here(name, frozenset(known)) if len(path) == 1 else ""
+    if theirs:
+        return f"; {theirs}"
     first, _, rest = name.partition(".")
     if rest and first in known:
         return f"; in a file it is {first}: {{{rest}: ...}}"
