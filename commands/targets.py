@@ -109,7 +109,25 @@ def load_target(target: str | None, config: list[Path] | None, settings: list[st
     """What the user wrote, read and checked."""
     from ..config.load import load
 
+    _refuse_others(target)
     return load(target, config or [], settings or [], recipe_modules())
+
+
+def _refuse_others(target: str | None) -> None:
+    """Refuse a file of LLaMA-Factory or Axolotl, and say how to read it."""
+    if target is None or Path(target).suffix not in (".yaml", ".yml") or not Path(target).is_file():
+        return
+    from ..trainer.config.yaml_reader import read_yaml_file
+
+    content = read_yaml_file(Path(target)).content
+    if not isinstance(content, dict) or not {"base_model", "model_name_or_path"} & {*content}:
+        return
+    if "recipe" in content or "module" in content:
+        return
+    raise PacelineError(
+        f"{target} is a file of {'Axolotl' if 'base_model' in content else 'LLaMA-Factory'}",
+        fix=f"paceline config init run.yaml --from {target}; then paceline fit run.yaml",
+    )
 
 
 def recipe_of_target(target: str) -> Recipe:

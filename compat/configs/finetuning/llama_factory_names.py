@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....other_trainers.fine_tuning import OF_RECIPES
 from ..reading import DEFAULT, ELSEWHERE, NONE, READ, REFUSED
 from ..section import Known
 from .draft import Table
@@ -32,6 +33,27 @@ SETTINGS: Table = {
     "dpo_label_smoothing": ("number", "label_smoothing"),
 }
 
+READ_HERE = (
+    *("stage", "finetuning_type", "dataset", "eval_dataset", "val_size", "packing", "train_on_prompt"),
+    *("mask_history", "lora_rank", "lora_alpha", "lora_target", "additional_target", "pissa_init"),
+    *("pissa_iter", "adapter_name_or_path", "freeze_trainable_layers", "freeze_extra_modules"),
+    *("quantization_bit", "flash_attn", "enable_liger_kernel", "disable_gradient_checkpointing"),
+    *("add_tokens", "add_special_tokens", "model_revision", "pref_beta", "pref_ftx", "pref_loss"),
+    *("disable_shuffling", "early_stopping_steps", "report_to", "use_muon", "optim", "adam_beta1"),
+    *(
+        "adam_beta2",
+        "adam_epsilon",
+        "lr_scheduler_type",
+        "warmup_ratio",
+        "warmup_steps",
+        "num_train_epochs",
+    ),
+    *("max_steps", "per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "tf32"),
+    *("pure_bf16", "deepspeed", "fsdp", "fsdp_config", "save_strategy", "save_steps", "save_total_limit"),
+    *("save_only_model", "eval_strategy", "eval_steps", "logging_steps", "torch_compile", "hub_model_id"),
+    *("torch_compile_mode", "torch_compile_backend", "use_liger_kernel"),
+)
+
 _PICTURES = "text alone is trained on: stay with LLaMA-Factory for models of pictures, films and sounds"
 _PICTURE_SIZE = "text alone is trained on, and such sizes have no use"
 _OPTIMIZER = "optimizer: {class: PACKAGE.MODULE:CLASS} takes the optimizer of any package"
@@ -47,6 +69,13 @@ _NOT_REPEATED = "each sample once in an epoch"
 _MEMORY = "gradients and activations stay in memory: strategies of trainer.strategy save memory"
 
 KNOWN: Known = {
+    **{
+        name: (DEFAULT, ours.removeprefix("remove it: "))
+        if ours.startswith("remove it: ")
+        else (ELSEWHERE, f"add it to what is written: {ours}")
+        for name, ours in OF_RECIPES.items()
+        if name not in READ_HERE and name not in SETTINGS
+    },
     "do_train": (DEFAULT, "paceline fit trains"),
     "do_eval": (DEFAULT, "what validation names is validated"),
     "do_predict": (ELSEWHERE, "paceline predict, or vLLM on exported of the run"),
@@ -255,23 +284,3 @@ KNOWN: Known = {
     ),
     "resize_vocab": (DEFAULT, "added_tokens resizes the embeddings"),
 }
-READ_HERE = (
-    *("stage", "finetuning_type", "dataset", "eval_dataset", "val_size", "packing", "train_on_prompt"),
-    *("mask_history", "lora_rank", "lora_alpha", "lora_target", "additional_target", "pissa_init"),
-    *("pissa_iter", "adapter_name_or_path", "freeze_trainable_layers", "freeze_extra_modules"),
-    *("quantization_bit", "flash_attn", "enable_liger_kernel", "disable_gradient_checkpointing"),
-    *("add_tokens", "add_special_tokens", "model_revision", "pref_beta", "pref_ftx", "pref_loss"),
-    *("disable_shuffling", "early_stopping_steps", "report_to", "use_muon", "optim", "adam_beta1"),
-    *(
-        "adam_beta2",
-        "adam_epsilon",
-        "lr_scheduler_type",
-        "warmup_ratio",
-        "warmup_steps",
-        "num_train_epochs",
-    ),
-    *("max_steps", "per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "tf32"),
-    *("pure_bf16", "deepspeed", "fsdp", "fsdp_config", "save_strategy", "save_steps", "save_total_limit"),
-    *("save_only_model", "eval_strategy", "eval_steps", "logging_steps", "torch_compile", "hub_model_id"),
-    *("torch_compile_mode", "torch_compile_backend", "use_liger_kernel"),
-)

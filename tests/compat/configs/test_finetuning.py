@@ -310,6 +310,20 @@ def test_a_file_of_axolotl_is_trained(tmp_path):
     assert (tmp_path / "outputs/out/dpo/1/exported/adapter_config.json").is_file()
 
 
+@pytest.mark.parametrize(
+    ("name", "key"), [("LLaMA-Factory", "model_name_or_path"), ("Axolotl", "base_model")]
+)
+def test_fit_says_how_such_a_file_is_read(name, key, tmp_path, monkeypatch):
+    from paceline.commands.targets import load_target
+
+    monkeypatch.chdir(tmp_path)
+    Path("theirs.yaml").write_text(f"{key}: some/model\nlearning_rate: 1e-4\n")
+    with pytest.raises(PacelineError) as raised:
+        load_target("theirs.yaml", None, None)
+    assert f"theirs.yaml is a file of {name}" in str(raised.value)
+    assert "paceline config init run.yaml --from theirs.yaml" in str(raised.value)
+
+
 def test_nothing_is_written_of_a_file_that_is_refused(tmp_path):
     (tmp_path / "theirs.yaml").write_text("base_model: some/model\nlearning_rate: 1e-4\nrl: grpo\n")
     said = command(tmp_path, "config", "init", "ours.yaml", "--from", "theirs.yaml", code=1)
