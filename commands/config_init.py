@@ -24,7 +24,7 @@ def init(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="A file of accelerate config, of DeepSpeed, LLaMA-Factory or Axolotl.",
+            help="A file of accelerate config, JSON for ZeRO, or a file of LLaMA-Factory or Axolotl.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --from: the report as JSON.")] = False,

@@ -21,7 +21,7 @@ import paceline
 
 ROOT = Path(paceline.__file__).parent
 OF_OTHERS = re.compile(
-    r"plugins.py|other_trainers/\w+.py|compat/configs/\w+.py|"
+    r"plugins.py|other_trainers/\w+.py|compat/configs/(finetuning/)?\w+.py|"
     r"compat/(migrate/(\w+_names|lightning/(names|trainer_names|arguments))|lightning/(.*strategies(/\w+)?|other_paths))\.py"
 )
 """Tables of the names that others have, or may not take."""

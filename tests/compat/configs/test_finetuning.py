@@ -1,6 +1,7 @@
 """LLaMA-Factory's and Axolotl's files: what they become, key by key, and that it runs."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,16 +10,20 @@ import pytest
 import yaml
 from helpers.environment import clean_environment
 
+import paceline
 from paceline import PacelineError
 from paceline.commands.config_init import _settings_of, _target_of
 from paceline.commands.targets import recipe_modules
 from paceline.compat.configs.finetuning import axolotl_names, axolotl_settings, llama_factory_names
+from paceline.compat.configs.finetuning.run import TRAINER
 from paceline.compat.configs.reading import OUTCOMES, REFUSED, UNKNOWN
 from paceline.compat.configs.recognise import read_configuration
 from paceline.config.load import load
+from paceline.other_trainers.fine_tuning import OF_RECIPES
 
 from .finetuning_examples import AXOLOTL, FILES, INFO, LLAMA_FACTORY
 
+RECIPES = ("llm-finetune", "dpo", "kto", "reward-model")
 ZERO = {
     "train_batch_size": "auto",
     "gradient_clipping": "auto",
@@ -329,3 +334,40 @@ def test_nothing_is_written_of_a_file_that_is_refused(tmp_path):
     said = command(tmp_path, "config", "init", "ours.yaml", "--from", "theirs.yaml", code=1)
     assert f"{REFUSED}" in said
     assert not (tmp_path / "ours.yaml").exists()
+
+
+# -- the page ------------------------------------------------------------------------------------
+
+PAGE = Path(paceline.__file__).parent / "docs/migration/from-llamafactory-axolotl-trl.md"
+
+
+def test_the_example_of_the_page(tmp_path, monkeypatch):
+    text = PAGE.read_text().partition("## Read their files")[2]
+    theirs, account, ours_there = re.findall(r"```(?:yaml|text)\n(.*?)```", text, re.DOTALL)[:3]
+    info = {"sums": {"file_name": "sums.json", "columns": {"prompt": "question", "response": "answer"}}}
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    Path("data/dataset_info.json").write_text(json.dumps(info))
+    Path("sft.yaml").write_text(theirs)
+    said = command(tmp_path, "config", "init", "run.yaml", "--from", "sft.yaml")
+    assert said.partition("wrote run.yaml")[0] == account
+    assert yaml.safe_load(Path("run.yaml").read_text()) == yaml.safe_load(ours_there)
+
+
+def test_the_keys_of_the_page_are_theirs_and_ours():
+    rows = re.findall(r"^\| (.*) \|$", PAGE.read_text().partition("## Keys")[2].partition("\n## ")[0], re.M)
+    known = [
+        {
+            *llama_factory_names.READ_HERE,
+            *llama_factory_names.SETTINGS,
+            *TRAINER,
+            *llama_factory_names.KNOWN,
+        },
+        {*axolotl_settings.READ_HERE, *axolotl_settings.SETTINGS, *TRAINER, *axolotl_names.KNOWN},
+        {*OF_RECIPES, *(name for one in RECIPES for name in _settings_of(one))},
+    ]
+    assert len(rows) > 40
+    for row in rows[2:]:
+        for cell, keys in zip(row.split("|")[:3], known, strict=True):
+            names = [part.strip("`").partition(":")[0] for part in re.findall(r"`[a-z_0-9]+[`:]", cell)]
+            assert set(names) - {"ipo", "orpo", "simpo", "pt"} <= keys, row
