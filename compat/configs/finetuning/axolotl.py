@@ -18,6 +18,7 @@ from .optimization import add_batches, add_length_of_run, add_optimizer, add_sch
 
 SOURCE = "Axolotl"
 _TOO_LONG = {"drop": "drop", "truncate": "cut", "raise": "error"}
+_IDLE = "it is for adapter: lora"
 _CHOSEN = "the fastest attention that keeps packed samples apart is found by itself"
 _PATTERN = re.compile(r"\^?([\w.]*?)(?:\.\*|\.)?\$?")
 
@@ -44,7 +45,7 @@ def read_axolotl(text: YamlText, file: Path, settings_of: SettingsOf) -> Reading
     draft = Draft(top, recipe, settings_of(recipe))
     for key in ("rl", "reward_model", "process_reward_model"):
         top.note(key, READ if top.get(key) else DEFAULT, f"recipe: {recipe}")
-    draft.translate(settings.SETTINGS)
+    draft.translate(settings.SETTINGS, _IDLE if is_off(top.get("adapter") or False) else None)
     _method(draft)
     _model(draft)
     add_data(draft)
@@ -81,12 +82,8 @@ def _method(draft: Draft) -> None:
     if method == "lora":
         _targets(draft)
         return
-    for name in [one for one in draft.settings if one.startswith("lora_")]:
-        del draft.settings[name]  # which our recipes refuse beside another method
-    for name in ("modules_to_save", "adapter"):
-        draft.settings.pop(name, None)
     for key in ("lora_target_modules", "lora_target_linear", "peft_init_lora_weights"):
-        top.note(key, DEFAULT, "it is for adapter: lora")
+        top.note(key, DEFAULT, _IDLE)
 
 
 def _targets(draft: Draft) -> None:
@@ -184,8 +181,7 @@ def _learned(draft: Draft) -> None:
     draft.usual(packing=False, length=512)
     if top.switch("curriculum_sampling"):
         draft.set("shuffle", False)
-    if draft.get("packing") and draft.get("group_by_length"):
-        del draft.settings["group_by_length"]
+    run.add_grouping(draft)
 
 
 def _objective(draft: Draft, rl: str) -> None:
@@ -205,10 +201,11 @@ def _objective(draft: Draft, rl: str) -> None:
         if beta is not None and rl:
             draft.put(key, "beta", beta)
     part = top.number("cpo_alpha")
-    if rl == "simpo":
+    if rl == "simpo":  # as TRL's CPOTrainer has it, and below its ORPOTrainer
         draft.set("sft_weight", 1.0 if part is None else part)
-        if draft.get("gamma") is None:
-            draft.set("gamma", 0.5)
+    if rl in ("simpo", "orpo"):
+        draft.set("sft_mean", "tokens")
+        draft.set("sft_on", "all" if rl == "orpo" else "answers")
 
 
 def _run(draft: Draft, file: Path) -> None:

@@ -30,6 +30,7 @@ SETTINGS: Table = {
     "center_rewards_coefficient": ("number", "center"),
 }
 READ_HERE = (
+    "group_by_length",
     *("datasets", "test_datasets", "pretraining_dataset", "val_set_size", "adapter", "rl", "reward_model"),
     *("load_in_4bit", "load_in_8bit", "lora_target_modules", "lora_target_linear", "unfrozen_parameters"),
     *("peft_init_lora_weights", "train_on_inputs", "excess_length_strategy", "chat_template"),

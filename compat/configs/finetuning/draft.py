@@ -13,6 +13,7 @@ SettingsOf = Callable[[str], Collection[str]]
 Table = Mapping[str, tuple[str, str]]
 """What kind of value a key has, and our setting; ``trainer.`` begins those of the Trainer."""
 NOT_READ = "it is not read: the file is refused"
+_OF_ADAPTERS = ("modules_to_save", "adapter")
 OFF: tuple[Any, ...] = (False, 0, "no", "none", "off", "disabled", "false", [], {})
 
 
@@ -61,7 +62,6 @@ class Draft:
         value: Any,
         more: str = "",
         without: tuple[str, str] | None = None,
-        where: Section | None = None,
     ) -> None:
         """A key that becomes a setting.
 
@@ -71,26 +71,30 @@ class Draft:
             value: Of the setting.
             more: What the note says beside it.
             without: Outcome and sentence where the recipe has no such setting.
-            where: The section of the key; None: the whole file.
         """
-        section = where or self.top
         if not self.has(name):
-            section.note(key, *(without or (NONE, f"the recipe {self.recipe} has no {name}")))
+            self.top.note(key, *(without or (NONE, f"the recipe {self.recipe} has no {name}")))
             return
         self.set(name, value)
-        section.note(key, READ, f"{name}: {text_of(value)}" + (f"; {more}" if more else ""))
+        self.top.note(key, READ, f"{name}: {text_of(value)}" + (f"; {more}" if more else ""))
 
-    def translate(self, table: Table, where: Section | None = None) -> None:
-        """Take over all keys of a table that the file has."""
-        section = where or self.top
+    def translate(self, table: Table, idle: str | None = None) -> None:
+        """Take over all keys of a table that the file has.
+
+        Args:
+            table: Them.
+            idle: Why those of adapters have no use; None: they have.
+        """
         for key, (kind, name) in table.items():
-            if key not in section:
+            if key not in self.top:
                 continue
-            value = _READERS[kind](section, key)
-            if kind == "on" and value is False:
-                section.note(key, DEFAULT, "it is off")
+            value = _READERS[kind](self.top, key)
+            if idle is not None and (name.startswith("lora_") or name in _OF_ADAPTERS):
+                self.top.note(key, DEFAULT, idle)
+            elif kind == "on" and value is False:
+                self.top.note(key, DEFAULT, "it is off")
             elif value is not None:
-                self.put(key, name, value, where=where)
+                self.put(key, name, value)
 
     def callback(self, name: str, **arguments: Any) -> None:
         """Add a callback, or arguments to one that is there."""

@@ -16,6 +16,7 @@ from .optimization import add_batches, add_length_of_run, add_optimizer, add_sch
 SOURCE = "LLaMA-Factory"
 _ATTENTION = {"fa2": "flash_attention_2", "fa3": "flash_attention_3", "disabled": "eager"}
 _TEMPLATES = {"chatml": "chatml", "default": "plain", "alpaca": "plain"}
+_IDLE = "it is for finetuning_type: lora"
 _CHOSEN = "the fastest attention that keeps packed samples apart is found by itself"
 
 
@@ -38,7 +39,8 @@ def read_llama_factory(text: YamlText, file: Path, settings_of: SettingsOf) -> R
     recipe = names.RECIPES.get(stage, "llm-finetune")
     draft = Draft(top, recipe, settings_of(recipe))
     top.note("stage", READ, f"recipe: {recipe}")
-    draft.translate(names.SETTINGS)
+    adapters = str(top.get("finetuning_type") or "lora").lower() in ("lora", "oft")
+    draft.translate(names.SETTINGS, None if adapters else _IDLE)
     _method(draft)
     _model(draft)
     add_data(draft, file, stage)
@@ -84,10 +86,8 @@ def _method(draft: Draft) -> None:
     if method == "lora":
         _adapters(draft, extra)
         return
-    for key in ("lora_rank", "lora_alpha", "lora_target", "pissa_init", "pissa_iter", "loraplus_lr_ratio"):
-        top.note(key, DEFAULT, "it is for finetuning_type: lora")
-    for name in [one for one in draft.settings if one.startswith("lora_")]:
-        del draft.settings[name]  # which our recipes refuse beside another method
+    for key in ("lora_rank", "lora_alpha", "lora_target", "pissa_init", "pissa_iter"):
+        top.note(key, DEFAULT, _IDLE)
     top.note("adapter_name_or_path", REFUSED, "adapters are trained by finetuning_type: lora")
     if method == "freeze":
         layers = top.get("freeze_trainable_layers")
@@ -178,6 +178,7 @@ def _learned(draft: Draft, stage: str) -> None:
     packed = (stage == "pt") if packing is None else packing
     if draft.has("packing"):
         draft.set("packing", bool(packed or neat))
+    run.add_grouping(draft)
     text = f"packing: {str(bool(packed or neat)).lower()}"
     top.note("packing", READ if draft.has("packing") else NONE, text if draft.has("packing") else "pairs")
     if draft.has("train_on"):

@@ -34,6 +34,7 @@ SETTINGS: Table = {
 }
 
 READ_HERE = (
+    "group_by_length",
     *("stage", "finetuning_type", "dataset", "eval_dataset", "val_size", "packing", "train_on_prompt"),
     *("mask_history", "lora_rank", "lora_alpha", "lora_target", "additional_target", "pissa_init"),
     *("pissa_iter", "adapter_name_or_path", "freeze_trainable_layers", "freeze_extra_modules"),

@@ -19,7 +19,6 @@ TRAINER: Table = {
     "max_grad_norm": ("number", "trainer.clip_grad_norm"),
     "full_determinism": ("on", "trainer.deterministic"),
     "dataloader_num_workers": ("count", "workers"),
-    "group_by_length": ("on", "group_by_length"),
     "neftune_noise_alpha": ("positive", "neftune_alpha"),
     "label_smoothing_factor": ("number", "label_smoothing"),
     "weight_decay": ("number", "weight_decay"),
@@ -40,6 +39,16 @@ MONITORS = {"llm-finetune": "val/loss"}
 """What the best checkpoint of a recipe is chosen by; of the others ``val/accuracy``, ``kto`` aside."""
 
 
+def add_grouping(draft: Draft) -> None:
+    """Batches of about the same length, which packed rows are anyway."""
+    on = draft.top.switch("group_by_length")
+    if on and draft.get("packing"):
+        draft.top.note("group_by_length", DEFAULT, "packed rows are all as long")
+    elif on:
+        draft.put("group_by_length", "group_by_length", True)
+    draft.top.note("group_by_length", DEFAULT, "it is off")
+
+
 def add_validation_times(draft: Draft) -> None:
     """How often a run validates."""
     top = draft.top
@@ -54,11 +63,15 @@ def add_validation_times(draft: Draft) -> None:
     elif steps and strategy != "no":
         every = int(steps) if steps >= 1 else None
     never = strategy == "no" or times == 0
-    if draft.get("validation") not in (None, 0) and (every is not None or never):
+    if draft.get("validation") in (None, 0):
+        every, never = None, False
+    elif every is not None or never:
         draft.set("trainer.validate_every", every)
-    text = "it is not validated" if every is None else f"trainer.validate_every: {every}"
+    text = f"trainer.validate_every: {'null' if every is None else every}"
+    if every is None and not never:
+        text = "at the end of each epoch, where there is validation"
     for key in ("eval_strategy", "evaluation_strategy", "evals_per_epoch", "eval_steps"):
-        top.note(key, READ if every is not None else DEFAULT, text)
+        top.note(key, READ if every is not None or never else DEFAULT, text)
 
 
 def add_checkpoints(draft: Draft) -> None:

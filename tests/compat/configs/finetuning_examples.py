@@ -591,7 +591,14 @@ sequence_len: 1024
 optimizer: adamw_bnb_8bit
 {_LORA}{_AXOLOTL_RUN}""",
         "dpo",
-        {"objective": "orpo", "beta": 0.3, "chat_template": "chatml", "data": [{"path": "someone/pairs"}]},
+        {
+            "objective": "orpo",
+            "beta": 0.3,
+            "sft_on": "all",
+            "sft_mean": "tokens",
+            "chat_template": "chatml",
+            "data": [{"path": "someone/pairs"}],
+        },
         _AXOLOTL_ARGUMENTS,
     ),
     "reward": Example(

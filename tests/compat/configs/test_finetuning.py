@@ -197,6 +197,40 @@ def test_what_is_switched_off_prevents_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("text", "given", "keys"),
+    [
+        (
+            LLAMA_FACTORY["full, ZeRO 3"].text,
+            "lora_rank: 8\nlora_dropout: 0.1\nloraplus_lr_ratio: 16\nadditional_target: lm_head\n",
+            ("lora_rank", "lora_dropout", "lora_plus_ratio", "modules_to_save"),
+        ),
+        (
+            AXOLOTL["full, FSDP"].text,
+            "lora_r: 8\nlora_alpha: 16\nlora_modules_to_save: [lm_head]\n",
+            ("lora_rank", "lora_alpha", "modules_to_save"),
+        ),
+        (LLAMA_FACTORY["qlora"].text, "group_by_length: true\n", ("group_by_length",)),
+        (AXOLOTL["lora"].text, "group_by_length: true\n", ("group_by_length",)),
+        (AXOLOTL["full, FSDP"].text, "evals_per_epoch: 4\n", ()),
+    ],
+)
+def test_what_has_no_use_in_a_run_is_said_so(text, given, keys, tmp_path, monkeypatch):
+    reading = read(tmp_path, text + given, monkeypatch)
+    assert not set(keys) & set(reading.settings)
+    added = yaml.safe_load(given)
+    assert {note.outcome for note in reading.notes if note.path in added} == {"default"}
+
+
+@pytest.mark.parametrize(
+    ("text", "validate_every"),
+    [("eval_strategy: 'no'\n", None), ("eval_strategy: epoch\n", "1ep"), ("eval_steps: 50\n", 50)],
+)
+def test_how_often_a_run_validates(text, validate_every, tmp_path, monkeypatch):
+    given = LLAMA_FACTORY["dpo"].text + text
+    assert read(tmp_path, given, monkeypatch).trainer["validate_every"] == validate_every
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         (LLAMA_FACTORY["lora"].text + "lora_alfa: 3\n", "did you mean lora_alpha?"),
