@@ -150,7 +150,7 @@ def _from(source: Path, file: Path, flags: set[str], as_json: bool, prompts: boo
     if not reading.refused:  # written first: a pipe that is closed early costs lines, not the file
         _may_write(file, prompts, force)
         head = _head(f"from {source} ({reading.source})", commands, reading.recipe)
-        settings = {"recipe": _target_of(reading.recipe), **reading.settings} if reading.recipe else {}
+        settings = {"recipe": reading.recipe, **reading.settings} if reading.recipe else {}
         write_text(file, config_text(reading.trainer, head, _left(reading), settings))
     if as_json:
         written = None if reading.refused else str(file)
@@ -163,17 +163,10 @@ def _from(source: Path, file: Path, flags: set[str], as_json: bool, prompts: boo
     _next(commands, as_json)
 
 
-def _target_of(recipe: str) -> str:
-    """What ``paceline fit`` takes for a recipe."""
-    from .targets import recipe_modules
-
-    return recipe if recipe in recipe_modules() else f"paceline.recipes.{recipe.replace('-', '_')}"
-
-
 def _settings_of(recipe: str) -> Collection[str]:
     from .targets import recipe_of_target
 
-    return recipe_of_target(_target_of(recipe)).config.model_fields
+    return recipe_of_target(recipe).config.model_fields
 
 
 def _refusal(source: Path, refused: Sequence[Note]) -> PacelineError:
