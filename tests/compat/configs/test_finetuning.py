@@ -12,7 +12,7 @@ from helpers.environment import clean_environment
 
 import paceline
 from paceline import PacelineError
-from paceline.commands.config_init import _settings_of, _target_of
+from paceline.commands.config_init import _settings_of
 from paceline.commands.targets import recipe_modules
 from paceline.compat.configs.finetuning import axolotl_names, axolotl_settings, llama_factory_names
 from paceline.compat.configs.finetuning.run import TRAINER
@@ -42,7 +42,7 @@ def read(folder, text, monkeypatch):
 
 
 def ours(reading):
-    settings = {"recipe": _target_of(reading.recipe), **reading.settings, "trainer": reading.trainer}
+    settings = {"recipe": reading.recipe, **reading.settings, "trainer": reading.trainer}
     Path("ours.yaml").write_text(yaml.safe_dump(settings))
     return load("ours.yaml", recipes=recipe_modules())
 
