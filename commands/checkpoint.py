@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from ..errors import PacelineError
 from .output import JSON, bytes_bar, print_json, print_table
 
 _SOURCE = Annotated[
@@ -23,6 +25,12 @@ class _Form(StrEnum):
     DCP = "dcp"
 
 
+class _Dtype(StrEnum):
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
 def export(
     source: _SOURCE,
     folder: Annotated[Path, typer.Argument(help="Where the files go.")],
@@ -30,13 +38,21 @@ def export(
     to: Annotated[
         _Form, typer.Option(help="For whom: hf: from_pretrained; torch, dcp: with the optimizer's state.")
     ] = _Form.SAFETENSORS,
+    merged: Annotated[
+        bool, typer.Option("--merged", help="The base with its adapter merged in, for from_pretrained.")
+    ] = False,
+    dtype: Annotated[
+        _Dtype | None, typer.Option(help="Of merged weights in the file; else that of the base.")
+    ] = None,
 ) -> None:
     """Write a checkpoint's weights, or its training state, for use without this package."""
-    from ..trainer.checkpoint.export import export_checkpoint, pretrained_part
+    from ..trainer.checkpoint.export import export_checkpoint, export_merged, pretrained_part
     from ..trainer.checkpoint.listing import one_checkpoint
 
+    if (merged and to not in (_Form.SAFETENSORS, _Form.HF)) or (dtype and not merged):
+        raise PacelineError("--merged is for --to hf, and --dtype is for --merged")
     checkpoint = one_checkpoint(source)
-    if to is _Form.HF:
+    if merged or to is _Form.HF:
         submodule = pretrained_part(checkpoint, submodule)
     with bytes_bar("verifying", _bytes_below(checkpoint)) as compared:
         if to in (_Form.TORCH, _Form.DCP):
@@ -44,9 +60,21 @@ def export(
 
             form: Literal["torch", "dcp"] = "torch" if to is _Form.TORCH else "dcp"
             export_training_state(checkpoint, folder, form, submodule, compared)
+        elif merged:
+            typer.echo(export_merged(checkpoint, folder, str(submodule), dtype, compared), err=True)
         else:
             export_checkpoint(checkpoint, folder, submodule, compared)
+    if merged or to is _Form.HF:
+        _copy_tokenizer(checkpoint, folder)
     typer.echo(str(folder))
+
+
+def _copy_tokenizer(checkpoint: Path, folder: Path) -> None:
+    """What a recipe wrote beside the weights at the end of the run."""
+    written = checkpoint.parent.parent / "exported"
+    for name in ("tokenizer*", "chat_template*", "special_tokens_map.json", "preprocessor_config.json"):
+        for file in written.glob(name):
+            shutil.copy(file, folder)
 
 
 def ls(

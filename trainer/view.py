@@ -299,7 +299,7 @@ class RunView:
             )
         self._fit_for("save_checkpoint").checkpoints.save_to(as_path(path, "save_checkpoint"), weights_only)
 
-    def export(self, folder: str | Path, submodule: str | None = None) -> Path:
+    def export(self, folder: str | Path, submodule: str | None = None, merged: bool = False) -> Path:
         """Write the module's weights for use without paceline: ``model.safetensors`` and ``config.json``.
 
         Of a submodule that is a Hugging Face model, ``config.json`` is its own, so that ``from_pretrained``
@@ -309,12 +309,14 @@ class RunView:
         Args:
             folder: Made if it does not exist; files of the same names are replaced.
             submodule: Export only this part, by its dotted name; names in the file begin there.
+            merged: Of a ``PeftModel`` whose base is of transformers: the base with the adapter merged into
+                it, computed in float32 and written in the base's dtype.
 
         Returns:
             ``folder``.
 
         Raises:
-            PacelineError: when there is no such submodule.
+            PacelineError: when there is no such submodule, or nothing in it to merge.
 
         Example:
             >>> sorted(path.name for path in trainer.export("exported").iterdir())
@@ -322,7 +324,11 @@ class RunView:
         """
         from .checkpoint.export import export
 
-        return export(self.module, self.strategy, as_path(folder, "export"), submodule)
+        folder = as_path(folder, "export")
+        said = export(self.module, self.strategy, folder, submodule, merged)
+        if said:
+            self.log_line(f"{folder}: {said}")
+        return folder
 
     def log_line(self, text: str, *, console: bool = True) -> None:
         """A line for the console (rank 0) and log.txt.

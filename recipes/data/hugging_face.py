@@ -83,13 +83,17 @@ class ExportAtEnd(Callback):
 
     Args:
         processor: The tokenizer or image processor, which is written too; None for none.
+        merged: Write the model with its adapter merged into it, too, into ``merged``.
     """
 
-    def __init__(self, processor: Any = None) -> None:
+    def __init__(self, processor: Any = None, merged: bool = False) -> None:
         self.processor = processor
+        self.merged = merged
 
     def on_fit_end(self, trainer: Any) -> None:
-        if trainer.folder is not None:
-            folder = trainer.export(trainer.folder / "exported", "model")
+        if trainer.folder is None:
+            return
+        for name, merged in [("exported", False), *([("merged", True)] if self.merged else [])]:
+            folder = trainer.export(trainer.folder / name, "model", merged=merged)
             if trainer.rank == 0 and self.processor is not None:
                 self.processor.save_pretrained(folder)

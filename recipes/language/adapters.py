@@ -27,7 +27,28 @@ def with_adapters(model: Any, lora: dict[str, Any], adapter: str | None, rewards
         return PeftModel.from_pretrained(model, adapter, is_trainable=True)
     more = {"task_type": "SEQ_CLS" if rewards else "CAUSAL_LM"}
     saved = [*(lora.get("modules_to_save") or []), *(["score"] if rewards else [])]
-    return get_peft_model(model, LoraConfig(**lora | more | {"modules_to_save": saved or None}))
+    adapted = get_peft_model(model, LoraConfig(**lora | more | {"modules_to_save": saved or None}))
+    if takes_from_base(lora):
+        _keep_beginning(adapted, lora)
+    return adapted
+
+
+def takes_from_base(lora: dict[str, Any]) -> bool:
+    """Whether adapters begin as a part of the base, which is taken out of it: PiSSA and OLoRA."""
+    return str(lora.get("init_lora_weights")).startswith(("pissa", "olora"))
+
+
+def _keep_beginning(model: Any, lora: dict[str, Any]) -> None:
+    """Keep what the adapters are now in others, frozen and out of use: exports refer to the first base."""
+    from peft import LoraConfig
+
+    shape = {name: lora[name] for name in ("r", "lora_alpha", "target_modules", "use_rslora")}
+    model.add_adapter("initial", LoraConfig(**shape, task_type="CAUSAL_LM"))
+    weights = dict(model.named_parameters())
+    for name, parameter in weights.items():
+        if ".initial." in name:
+            parameter.data = weights[name.replace(".initial.", ".default.")].detach().clone()
+            parameter.requires_grad_(False)
 
 
 def freeze(model: Any, layers: int, patterns: Sequence[str]) -> None:

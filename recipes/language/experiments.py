@@ -50,7 +50,7 @@ def build_experiment(
         name=name,
         max_epochs=config.epochs,
         clip_grad_norm=1.0,
-        callbacks=[checkpoint, *([ExportAtEnd(tokenizer)] if config.export else [])],
+        callbacks=[checkpoint, *([ExportAtEnd(tokenizer, config.export_merged)] if config.export else [])],
     )
     report(trainer, config, tokenizer, train, val)
     torch.manual_seed(trainer.settings.seed)

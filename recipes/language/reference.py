@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline import TrainModule
+from paceline import PacelineError, TrainModule
+from paceline.recipes.language.adapters import takes_from_base
 from paceline.recipes.language.models import load_causal_model
 from paceline.recipes.language.objectives import Answers
 from paceline.recipes.language.optimization import configured
@@ -33,6 +34,12 @@ class ReferenceModule(TrainModule):
         self, model: dict[str, Any], optimization: dict[str, Any], has_reference: bool = True
     ) -> None:
         super().__init__()
+        if has_reference and takes_from_base(model["lora"] or {}):
+            raise PacelineError(
+                f"adapters that begin by {model['lora']['init_lora_weights']} change the base, which is no "
+                "reference then",
+                fix="lora_init=default",
+            )
         self.model = load_causal_model(**model)
         plain = model.get("load_in_4bit") or model.get("attn_implementation")
         self.able = Abilities() if plain else abilities_of(self.model)

@@ -116,6 +116,8 @@ class LanguageModelConfig(RunConfig):
 
     export: bool = True
     """At the end, write the model or the adapter, and the tokenizer, into the run's ``exported``."""
+    export_merged: bool = False
+    """With ``export`` write the model with the adapter merged into it, too, into ``merged``."""
 
     def check(self, recipe: str) -> None:
         """Refuse settings that do not go together, and packages that are missing.
@@ -144,7 +146,7 @@ class LanguageModelConfig(RunConfig):
         """Settings of another method than the one that is chosen would do nothing."""
         of_lora = [name for name in type(self).model_fields if name.startswith("lora_")]
         for method, names in {
-            "lora": [*of_lora, "modules_to_save", "adapter"],
+            "lora": [*of_lora, "modules_to_save", "adapter", "export_merged"],
             "freeze": ["train_layers", "train_modules"],
         }.items():
             for name in names:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from ...errors import PacelineError, nearest
@@ -19,13 +20,20 @@ from .files import commit
 from .files import format as files
 from .files.integrity import verify
 from .files.reading import read_manifest
+from .merged import save_merged
 from .pretrained import ADAPTER_CONFIG, ADAPTER_TENSORS, CONFIG
 from .weights import model_shapes, recorded_hparams, stored_names, stored_shapes
 from .writer import write_shard
 
 
-def export(module: Any, strategy: Strategy, folder: Path, submodule: str | None) -> Path:
-    """``Trainer.export`` of a ``TrainModule``. To be called on all ranks; rank 0 writes."""
+def export(
+    module: Any, strategy: Strategy, folder: Path, submodule: str | None, merged: bool = False
+) -> str:
+    """``Trainer.export`` of a ``TrainModule``. To be called on all ranks; rank 0 writes.
+
+    Returns:
+        What is to be said of it; "" for nothing.
+    """
     parts = dict(module.named_modules())
     if submodule is not None and submodule not in parts:
         raise PacelineError(
@@ -36,8 +44,17 @@ def export(module: Any, strategy: Strategy, folder: Path, submodule: str | None)
     pretrained.refuse_hidden_adapters(part, submodule or "")
     everything = strategy.weights.full_tensors(module)
     tensors = {n.removeprefix(prefix): v for n, v in everything.items() if n.startswith(prefix)}
+    if merged:
+        return strategy.collectives.on_rank_zero(lambda: _merge(part, submodule, tensors, folder))
     strategy.collectives.on_rank_zero(lambda: _export_part(module, part, tensors, folder))
-    return folder
+    return ""
+
+
+def _merge(part: nn.Module, submodule: str | None, tensors: dict[str, Tensor], folder: Path) -> str:
+    if not pretrained.is_adapted(part):
+        raise PacelineError(f"{submodule or 'the module'} is no PeftModel", fix="merged=False")
+    _make(folder)
+    return save_merged(pretrained.describe(part, submodule or ""), tensors, folder)
 
 
 def _export_part(module: Any, part: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
@@ -54,24 +71,42 @@ def _export_part(module: Any, part: nn.Module, tensors: dict[str, Tensor], folde
         pretrained.save_own_config(part, folder)
 
 
-def export_checkpoint(
-    source: Path, folder: Path, submodule: str | None, compared: Callable[[int], object] | None = None
-) -> Path:
-    """The weights of a checkpoint as ``Trainer.export`` writes a module's; no module is needed.
+class StoredPart(NamedTuple):
+    """A part of a module in a checkpoint.
+
+    Attributes:
+        source: The checkpoint.
+        manifest: Its manifest.
+        described: What ``describe_parts`` said of it; empty for other parts.
+        names: Of its tensors: by the name in the part, the one they are stored under.
+    """
+
+    source: Path
+    manifest: dict[str, Any]
+    described: dict[str, Any]
+    names: dict[str, str]
+
+    def tensors(self, wanted: Mapping[str, str | None] | None = None) -> dict[str, Tensor]:
+        """Its tensors: all, or under other names the stored ones that are given."""
+        return _loaded(self.source, self.manifest, self.names if wanted is None else wanted)
+
+
+def stored_part(
+    source: Path, submodule: str | None, compared: Callable[[int], object] | None = None
+) -> StoredPart:
+    """A part of the module in a checkpoint, which is verified.
 
     Args:
         source: The checkpoint.
-        folder: Where the files go.
-        submodule: Only this part; None: all.
+        submodule: By its dotted name; None: the whole module.
         compared: Called with the size of each part that was verified, in bytes.
 
     Raises:
         CheckpointError: for a damaged checkpoint.
-        PacelineError: when there is no such submodule.
+        PacelineError: when there is no such submodule, or it cannot be had without the module.
     """
     from .files.schema import check_manifest  # imports pydantic
 
-    folder = as_path(folder, "export")
     manifest = verify(source, compared=compared)
     check_manifest(source, manifest)
     files.warn_of_unlisted(source, manifest)
@@ -91,25 +126,64 @@ def export_checkpoint(
     if "why_not" in described:
         raise _not_from_a_checkpoint(source, str(submodule), described["why_not"], manifest)
     inner = prefix.removeprefix("model.")
-    if "adapters" in described:
-        for adapter, content in described["adapters"].items():
-            wanted = {name: names.get(f"{inner}{full}") for name, full in content["tensors"].items()}
+    return StoredPart(source, manifest, described, {n.removeprefix(inner): s for n, s in names.items()})
+
+
+def export_checkpoint(
+    source: Path, folder: Path, submodule: str | None, compared: Callable[[int], object] | None = None
+) -> Path:
+    """The weights of a checkpoint as ``Trainer.export`` writes a module's; no module is needed.
+
+    Args:
+        source: The checkpoint.
+        folder: Where the files go.
+        submodule: Only this part; None: all.
+        compared: Called with the size of each part that was verified, in bytes.
+
+    Raises:
+        CheckpointError: for a damaged checkpoint.
+        PacelineError: when there is no such submodule.
+    """
+    folder = as_path(folder, "export")
+    part = stored_part(source, submodule, compared)
+    if "adapters" in part.described:
+        for adapter, content in part.described["adapters"].items():
+            wanted = {name: part.names.get(full) for name, full in content["tensors"].items()}
             place = pretrained.adapter_folder(folder, adapter)
-            _write_files(
-                place,
-                _loaded(source, manifest, wanted),
-                ADAPTER_TENSORS,
-                {ADAPTER_CONFIG: content["config"]},
-            )
+            _write_files(place, part.tensors(wanted), ADAPTER_TENSORS, {ADAPTER_CONFIG: content["config"]})
+        pretrained.refer_to_base(folder)
         return folder
-    tensors = _loaded(
-        source, manifest, {name.removeprefix(inner): stored for name, stored in names.items()}
-    )
-    about = {k: manifest["module"][k] for k in ("class", "hparams")}
+    about = {k: part.manifest["module"][k] for k in ("class", "hparams")}
     if submodule is not None:
         about["submodule"] = submodule
-    _write(folder, tensors, about, described.get("config"))
+    _write(folder, part.tensors(), about, part.described.get("config"))
     return folder
+
+
+def export_merged(
+    source: Path,
+    folder: Path,
+    submodule: str,
+    dtype: str | None = None,
+    compared: Callable[[int], object] | None = None,
+) -> str:
+    """A model of transformers with its adapter merged into it, as ``save_merged`` writes it.
+
+    Args:
+        source: The checkpoint.
+        folder: Where the files go.
+        submodule: The ``PeftModel``.
+        dtype: Of the weights in the file, as torch calls it; None: of the base's.
+        compared: Called with the size of each part that was verified, in bytes.
+
+    Raises:
+        CheckpointError: for a damaged checkpoint.
+        PacelineError: when there is no such submodule, and where it cannot be merged.
+    """
+    folder = as_path(folder, "export")
+    part = stored_part(source, submodule, compared)
+    chosen = None if dtype is None else getattr(torch, dtype)
+    return save_merged(part.described, part.tensors(), folder, chosen)
 
 
 def pretrained_part(source: Path, submodule: str | None) -> str:
@@ -138,7 +212,7 @@ def pretrained_part(source: Path, submodule: str | None) -> str:
     return submodule
 
 
-def _loaded(source: Path, manifest: dict[str, Any], wanted: dict[str, str | None]) -> dict[str, Tensor]:
+def _loaded(source: Path, manifest: dict[str, Any], wanted: Mapping[str, str | None]) -> dict[str, Tensor]:
     """Tensors of a checkpoint by other names than those they are stored under."""
     stored = {name: other for name, other in wanted.items() if other is not None}
     if len(stored) < len(wanted):

@@ -6,7 +6,9 @@ Neither is imported: such parts are found by the public methods that they have.
 from __future__ import annotations
 
 import json
+import math
 import re
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +25,11 @@ ADAPTER_NAME = r"^[^./\\\x00][^/\\\x00]*$"
 _DEFAULT = "default"  # the adapter whose files are in the folder itself; others have a folder each
 
 
-def has_own_config(part: nn.Module) -> bool:
+INITIAL = "initial"
+"""The name of an adapter that keeps what another one was in the beginning."""
+
+
+def has_own_config(part: Any) -> bool:
     """Whether ``from_pretrained`` of its class reads it, with the ``config.json`` of its own config."""
     writes = getattr(getattr(part, "config", None), "save_pretrained", None)
     return (
@@ -76,6 +82,40 @@ def save_adapters(part: nn.Module, tensors: dict[str, Tensor], folder: Path) -> 
         folder: Made if it does not exist.
     """
     part.save_pretrained(str(folder), state_dict=tensors)  # type: ignore[operator]
+    refer_to_base(folder)
+
+
+def refer_to_base(folder: Path) -> None:
+    """Write an adapter that took its beginning out of the base as one for the base as it was.
+
+    PiSSA and OLoRA train W - s B0 A0 + s B A, which is W + s (B A - B0 A0): an adapter of twice the rank.
+    A0 and B0 are those of an adapter named ``initial``; without one nothing is changed.
+
+    Args:
+        folder: With the files of the adapter, and those of ``initial`` below it, which are deleted.
+    """
+    from safetensors.torch import load_file, save_file
+
+    if not (folder / INITIAL / ADAPTER_TENSORS).is_file():
+        return
+    config = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    if not str(config.get("init_lora_weights")).startswith(("pissa", "olora")):
+        return
+    now, then = (load_file(place / ADAPTER_TENSORS) for place in (folder, folder / INITIAL))
+    for name, before in then.items():
+        if ".lora_" not in name:
+            continue
+        second = ".lora_B." in name
+        now[name] = torch.cat([now[name], -before if second else before], dim=1 if second else 0)
+    more = math.sqrt(2) if config.get("use_rslora") else 2
+    config |= {
+        "r": 2 * config["r"],
+        "lora_alpha": more * config["lora_alpha"],
+        "init_lora_weights": True,
+    }
+    save_file(now, folder / ADAPTER_TENSORS, {"format": "pt"})
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
+    shutil.rmtree(folder / INITIAL)
 
 
 # -- in checkpoints, for an export without the module ----------------------------------------------
@@ -84,27 +124,42 @@ def save_adapters(part: nn.Module, tensors: dict[str, Tensor], folder: Path) -> 
 def describe_parts(module: nn.Module) -> dict[str, dict[str, Any]]:
     """What a manifest keeps of such parts, by their names: the texts of their files, the tensors in them.
 
-    ``{"config": text}``, or ``{"adapters": {name: {"config": text, "tensors": {name in the file: name in
-    the part}}}}``; ``{"why_not": text}`` for one that cannot be exported from a checkpoint.
+    ``{"config": text, "class": name}``, or ``{"adapters": {name: {"config": text, "tensors": {name in the
+    file: name in the part}}}, "base": {"config": text, "class": name}}``; ``{"why_not": text}`` for one
+    that cannot be exported from a checkpoint.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, part in module.named_modules():
         if name and (is_adapted(part) or has_own_config(part)):
             try:
-                found[name] = _described(part, name)
+                found[name] = describe(part, name)
             except Exception as error:  # of their libraries; no reason to lose a checkpoint
                 found[name] = {"why_not": f"{type(error).__name__}: {error}"}
     return found
 
 
-def _described(part: nn.Module, name: str) -> dict[str, Any]:
+def describe(part: nn.Module, name: str) -> dict[str, Any]:
+    """What ``describe_parts`` says of one.
+
+    Args:
+        part: A model of transformers, or a ``PeftModel``.
+        name: Its dotted name.
+    """
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
         if is_adapted(part):
-            return {"adapters": _described_adapters(part, folder)}
+            base = getattr(part.base_model, "model", None)
+            known = {"base": _own(base, Path(place))} if has_own_config(base) else {}
+            return {"adapters": _described_adapters(part, Path(place)), **known}
         refuse_hidden_adapters(part, name)
-        save_own_config(part, folder)
-        return {"config": (folder / CONFIG).read_text(encoding="utf-8")}
+        return _own(part, Path(place))
+
+
+def _own(part: Any, folder: Path) -> dict[str, str]:
+    save_own_config(part, folder)
+    text = (folder / CONFIG).read_text(encoding="utf-8")
+    (folder / CONFIG).unlink()
+    theirs = [cls for cls in type(part).__mro__ if cls.__module__.startswith("transformers.")]
+    return {"config": text, "class": (theirs or [type(part)])[0].__name__}  # strategies make subclasses
 
 
 def _described_adapters(part: Any, folder: Path) -> dict[str, Any]:
@@ -121,7 +176,8 @@ def _described_adapters(part: Any, folder: Path) -> dict[str, Any]:
     try:
         for config in configs.values():  # of a named base, peft asks the hub for the vocabulary
             config.base_model_name_or_path = None
-        save_adapters(part, {name: torch.tensor(number) for number, name in enumerate(names)}, folder)
+        numbered = {name: torch.tensor(number) for number, name in enumerate(names)}
+        part.save_pretrained(str(folder), state_dict=numbered)
     finally:
         for name, config in configs.items():
             config.base_model_name_or_path = bases[name]

@@ -58,4 +58,6 @@ def fit(module: TrainModule, strategy: str, folder: Path) -> Trainer:
 
 if __name__ == "__main__":
     kind, out = sys.argv[1], Path(sys.argv[2])
-    fit(Adapted(), kind, out).export(out / "adapter", "model")
+    trainer = fit(Adapted(), kind, out)
+    trainer.export(out / "adapter", "model")
+    trainer.export(out / "merged", "model", merged=True)

@@ -248,6 +248,8 @@ def test_the_only_model_is_found_for_hugging_face(job, tmp_path):
 
 @pytest.mark.parametrize("strategy", ["fsdp", pytest.param("deepspeed_stage_3", marks=pytest.mark.soak)])
 def test_a_sharded_peft_model_is_exported_whole(job, strategy, tmp_path):
+    from transformers import AutoModelForCausalLM
+
     done = run_ranks(JOB, 2, strategy, tmp_path, folder=tmp_path, transformers=True)
     assert done.codes == [0, 0], done.output
     trained_module = job.Adapted.load_from_checkpoint(tmp_path / "runs/n/1")
@@ -256,6 +258,9 @@ def test_a_sharded_peft_model_is_exported_whole(job, strategy, tmp_path):
     assert not torch.allclose(expected, logits(job.base(), job.tokens()))
     for folder in ("adapter", "later"):
         assert torch.equal(logits(loaded(job.base(), tmp_path / folder), job.tokens()), expected)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(logits(merged, job.tokens()), expected)
+    assert "merged in float32, saved as float32" in done.output
 
 
 def test_a_model_with_its_own_loss_is_trained_by_its_batches_alone(tmp_path):

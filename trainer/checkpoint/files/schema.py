@@ -34,8 +34,14 @@ class _Adapter(_Form):
     tensors: dict[str, str]
 
 
+class _Base(_Form):
+    config: str
+    class_: str = Field(alias="class")
+
+
 class _Pretrained(_Form):
     config: str | None = None
+    base: _Base | None = None
     adapters: dict[Annotated[str, Field(pattern=ADAPTER_NAME)], _Adapter] | None = None
     why_not: str | None = None
 

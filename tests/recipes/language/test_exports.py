@@ -1,0 +1,132 @@
+"""What a run leaves for transformers and peft: adapters for the base as it was, and merged weights."""
+
+import json
+import warnings
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from paceline import PacelineError
+from paceline.__main__ import app
+
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+from paceline.recipes.data.tiny_models import tiny_llama, tiny_tokenizer
+from paceline.recipes.llm_finetune import Config, build
+
+RUN = {"length": 64, "batch_size": 2, "epochs": 1, "learning_rate": 2e-3, "method": "lora", "lora_rank": 4}
+TRAINER = {"max_steps": 2, "limit_val_batches": 1, "accelerator": "cpu", "loggers": False}
+TOKENS = torch.arange(40).reshape(2, 20) * 7
+KINDS = [
+    {},
+    {"lora_dora": True},
+    {"lora_rslora": True},
+    {"modules_to_save": ["lm_head"]},
+    {"modules_to_save": ["embed_tokens"]},
+    {"lora_init": "pissa"},
+    {"lora_init": "olora", "lora_rslora": True},
+    {"lora_init": "pissa_niter_4", "lora_dora": True},
+]
+KINDS_SHOWN = [" ".join(map(str, kind.values())) or "plain" for kind in KINDS]
+
+
+@pytest.fixture(scope="module", params=["tied", "untied"])
+def base(request, tmp_path_factory):
+    """A model in a folder, as from_pretrained takes it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    torch.manual_seed(7)
+    model = tiny_llama()
+    if request.param == "untied":
+        model.config.tie_word_embeddings = False
+        model = type(model)(model.config)
+    model.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def fit(folder, **settings):
+    trainer = TRAINER | {"run_dir": folder / "runs", "name": "n"}
+    experiment = build(Config(**RUN | settings, trainer=trainer))
+    return experiment.fit(), experiment.module.model.eval()
+
+
+def logits(model):
+    with torch.no_grad():
+        return model.eval()(input_ids=TOKENS).logits
+
+
+def in_full(folder, **more):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, **more)
+
+
+@pytest.mark.fit
+@pytest.mark.parametrize("kind", KINDS, ids=KINDS_SHOWN)
+def test_the_adapter_is_for_the_base_as_it_was_and_merged_weights_are_the_same_model(base, kind, tmp_path):
+    from peft import PeftModel
+    from transformers import AutoTokenizer
+
+    run, trained = fit(tmp_path, model=str(base), export_merged=True, **kind)
+    expected, plain = logits(trained), logits(in_full(base))
+    assert (expected - plain).abs().max() > 1e-3
+    commands = {"adapter": ["--submodule", "model"], "whole": ["--merged"]}
+    for name, words in commands.items():
+        done = CliRunner().invoke(app, ["export", str(run.folder), str(tmp_path / name), *words])
+        assert done.exit_code == 0, done.output
+    assert "merged in float32, saved as float32" in done.output
+    for folder in (run.folder / "exported", tmp_path / "adapter"):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*adapter keys")
+            adapted = PeftModel.from_pretrained(in_full(base), str(folder))
+        torch.testing.assert_close(logits(adapted), expected, rtol=1e-4, atol=1e-5)
+    for folder in (run.folder / "merged", tmp_path / "whole"):
+        torch.testing.assert_close(logits(in_full(folder)), expected, rtol=1e-4, atol=1e-5)
+        assert AutoTokenizer.from_pretrained(folder).chat_template == tiny_tokenizer().chat_template
+
+
+@pytest.mark.fit
+def test_sums_are_computed_in_32_bits_and_stored_as_the_base_is(base, tmp_path):
+    run, trained = fit(tmp_path, model=str(base), dtype="bfloat16", export_merged=True)
+    exact = trained.float().merge_and_unload().state_dict()
+    found = in_full(run.folder / "merged")
+    assert {parameter.dtype for parameter in found.parameters()} == {torch.bfloat16}
+    for name, value in found.state_dict().items():
+        assert torch.equal(value, exact[name].bfloat16()), name
+    words = ["--merged", "--dtype", "float32"]
+    done = CliRunner().invoke(app, ["export", str(run.folder), str(tmp_path / "out"), *words])
+    assert "merged in float32, saved as float32" in done.output
+    assert torch.equal(in_full(tmp_path / "out").state_dict()[name], exact[name])
+
+
+@pytest.mark.fit
+def test_what_has_no_adapter_is_not_merged(tmp_path):
+    config = {name: value for name, value in RUN.items() if name not in ("method", "lora_rank")}
+    trainer = TRAINER | {"run_dir": tmp_path / "runs", "name": "n"}
+    run = build(Config(**config, trainer=trainer)).fit()
+    done = CliRunner().invoke(app, ["export", str(run.folder), str(tmp_path / "out"), "--merged"])
+    assert isinstance(done.exception, PacelineError)
+    assert "no adapter of peft to be merged" in str(done.exception)
+    with pytest.raises(PacelineError, match="export_merged: it is for method=lora"):
+        Config(export_merged=True).check("llm-finetune")
+
+
+def test_the_reference_of_adapters_that_take_from_the_base_is_refused():
+    from paceline.recipes import dpo
+
+    with pytest.raises(PacelineError, match=r"pissa(.|\n)*lora_init=default"):
+        dpo.build(dpo.Config(method="lora", lora_init="pissa"))
+
+
+def test_an_adapter_that_does_not_change_its_base_is_written_as_it_is(tmp_path):
+    """Also where another one has the name that is kept for beginnings."""
+    from paceline.trainer.checkpoint.pretrained import refer_to_base
+
+    for folder in (tmp_path, tmp_path / "initial"):
+        folder.mkdir(exist_ok=True)
+        (folder / "adapter_config.json").write_text(json.dumps({"init_lora_weights": True}))
+        (folder / "adapter_model.safetensors").touch()
+    refer_to_base(tmp_path)
+    assert (tmp_path / "initial/adapter_config.json").exists()
