@@ -44,6 +44,15 @@ def export(
     dtype: Annotated[
         _Dtype | None, typer.Option(help="Of merged weights in the file; else that of the base.")
     ] = None,
+    hub: Annotated[
+        str | None, typer.Option(metavar="USER/NAME", help="Send the folder to the Hugging Face hub, too.")
+    ] = None,
+    public: Annotated[
+        bool, typer.Option("--public", help="A new repository of --hub can be seen by all; else by you.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --hub: show what would be sent, and send nothing.")
+    ] = False,
 ) -> None:
     """Write a checkpoint's weights, or its training state, for use without this package."""
     from ..trainer.checkpoint.export import export_checkpoint, export_merged, pretrained_part
@@ -51,6 +60,10 @@ def export(
 
     if (merged and to not in (_Form.SAFETENSORS, _Form.HF)) or (dtype and not merged):
         raise PacelineError("--merged is for --to hf, and --dtype is for --merged")
+    if hub is not None:
+        _check_hub(hub, folder, merged or to is _Form.HF)
+    elif dry_run or public:
+        raise PacelineError("--dry-run and --public are for --hub")
     checkpoint = one_checkpoint(source)
     if merged or to is _Form.HF:
         submodule = pretrained_part(checkpoint, submodule)
@@ -67,6 +80,56 @@ def export(
     if merged or to is _Form.HF:
         _copy_tokenizer(checkpoint, folder)
     typer.echo(str(folder))
+    if hub is not None:
+        _send(folder, hub, private=not public, dry_run=dry_run)
+
+
+def _check_hub(repository: str, folder: Path, is_model: bool) -> None:
+    try:
+        from huggingface_hub.utils import validate_repo_id
+    except ImportError:
+        raise PacelineError("--hub needs huggingface_hub", fix="pip install 'paceline[hf]'") from None
+    try:
+        validate_repo_id(repository)
+    except ValueError as error:
+        raise PacelineError("--hub: no name of a repository", got=repository, fix=str(error)) from None
+    if not is_model:
+        raise PacelineError("--hub is for --to hf and --merged")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise PacelineError("--hub sends all that is in the folder, which is not empty", where=str(folder))
+
+
+def _send(folder: Path, repository: str, private: bool, dry_run: bool) -> None:
+    from ..trainer.utils.text import shown_size
+
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    sizes = [file.stat().st_size for file in files]
+    verb = "would send" if dry_run else "sends"
+    kind = "private" if private else "public"
+    typer.echo(
+        f"{verb} {len(files)} files, {shown_size(sum(sizes))}, to {repository}, {kind} if it is new:"
+    )
+    print_table(
+        ("file", "size"),
+        [(file.relative_to(folder), shown_size(size)) for file, size in zip(files, sizes, strict=True)],
+    )
+    if dry_run:
+        return
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    api = HfApi()
+    try:
+        api.create_repo(repository, private=private, exist_ok=True)
+        sent = api.upload_folder(repo_id=repository, folder_path=folder)
+    except (HfHubHTTPError, OSError) as error:
+        raise PacelineError(
+            "the hub did not take the folder",
+            where=repository,
+            got=" ".join(str(error).split()),
+            fix=f"hf auth login, and hf upload {repository} {folder}",
+        ) from None
+    typer.echo(str(sent))
 
 
 def _copy_tokenizer(checkpoint: Path, folder: Path) -> None:

@@ -1,7 +1,10 @@
 """What a run leaves for transformers and peft: adapters for the base as it was, and merged weights."""
 
 import json
+import threading
 import warnings
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
 
 import pytest
 import torch
@@ -111,6 +114,87 @@ def test_what_has_no_adapter_is_not_merged(tmp_path):
     assert "no adapter of peft to be merged" in str(done.exception)
     with pytest.raises(PacelineError, match="export_merged: it is for method=lora"):
         Config(export_merged=True).check("llm-finetune")
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    """A run that has trained an adapter."""
+    return fit(tmp_path_factory.mktemp("adapted"))[0]
+
+
+def export(*words):
+    return CliRunner().invoke(app, ["export", *map(str, words)])
+
+
+@pytest.mark.fit
+def test_a_dry_run_shows_what_the_hub_would_get(adapted, tmp_path, monkeypatch):
+    import socket
+
+    def refuse(*_):
+        raise AssertionError("no network in a dry run")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    done = export(adapted.folder, tmp_path / "out", "--merged", "--hub", "me/small", "--dry-run")
+    assert done.exit_code == 0, done.output
+    shown = done.output.partition("would send ")[2]
+    files = list((tmp_path / "out").iterdir())
+    assert f"{len(files)} files" in shown
+    assert "to me/small, private if it is new" in shown
+    assert all(f"{file.name} " in shown for file in files)
+    assert "tokenizer.json" in shown
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Notes what it is asked for, and refuses it."""
+
+    asked: ClassVar[list] = []
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.asked.append((self.path, self.headers["Authorization"], json.loads(body)))
+        self.send_response(401)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.fit
+@pytest.mark.parametrize("more", [[], ["--public"]])
+def test_the_hub_is_asked_for_a_private_repository_and_its_refusal_is_shown(
+    adapted, more, tmp_path, monkeypatch
+):
+    import huggingface_hub.constants
+
+    server = HTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    Hub.asked.clear()
+    done = export(adapted.folder, tmp_path / "out", "--to", "hf", "--hub", "me/small", *more)
+    server.shutdown()
+    server.server_close()
+    (asked,) = Hub.asked
+    assert asked[:2] == ("/api/repos/create", "Bearer hf_secret")
+    assert (asked[2]["name"], asked[2]["visibility"]) == ("small", "public" if more else "private")
+    assert "the hub did not take the folder" in str(done.exception)
+    assert "hf_secret" not in str(done.exception) + done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--hub", "me/small"], "--hub is for --to hf and --merged"),
+        (["--to", "hf", "--hub", "me/small/more"], "no name of a repository"),
+        (["--merged", "--hub", "me/small"], "which is not empty"),
+        (["--dry-run"], "are for --hub"),
+    ],
+)
+def test_what_the_hub_cannot_get_is_an_error(words, expected, tmp_path):
+    (tmp_path / "file").touch()
+    done = export(tmp_path, tmp_path, *words)
+    assert expected in str(done.exception)
 
 
 def test_the_reference_of_adapters_that_take_from_the_base_is_refused():
