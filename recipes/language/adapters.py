@@ -12,7 +12,13 @@ from paceline import PacelineError
 from paceline.errors import nearest
 
 
-def with_adapters(model: Any, lora: dict[str, Any], adapter: str | None, rewards: bool = False) -> Any:
+def with_adapters(
+    model: Any,
+    lora: dict[str, Any],
+    adapter: str | None,
+    rewards: bool = False,
+    added: Sequence[int] = (),
+) -> Any:
     """The model with adapters of peft, which alone are trained.
 
     Args:
@@ -20,6 +26,7 @@ def with_adapters(model: Any, lora: dict[str, Any], adapter: str | None, rewards
         lora: Arguments of peft's ``LoraConfig``.
         adapter: A folder, or a name on the hub, of adapters to train on; None: new ones.
         rewards: Whether it has a head ``score``, which is trained too.
+        added: Tokens whose rows of the embeddings and of the head are trained too; no others are.
     """
     from peft import LoraConfig, PeftModel, get_peft_model
 
@@ -27,10 +34,22 @@ def with_adapters(model: Any, lora: dict[str, Any], adapter: str | None, rewards
         return PeftModel.from_pretrained(model, adapter, is_trainable=True)
     more = {"task_type": "SEQ_CLS" if rewards else "CAUSAL_LM"}
     saved = [*(lora.get("modules_to_save") or []), *(["score"] if rewards else [])]
-    adapted = get_peft_model(model, LoraConfig(**lora | more | {"modules_to_save": saved or None}))
+    rows = {name: list(added) for name in _embeddings(model, saved)} if added else None
+    config = LoraConfig(
+        **lora | more | {"modules_to_save": saved or None, "trainable_token_indices": rows or None}
+    )
+    adapted = get_peft_model(model, config)
     if takes_from_base(lora):
-        _keep_beginning(adapted, lora)
+        _keep_beginning(adapted, lora | {"trainable_token_indices": rows or None})
     return adapted
+
+
+def _embeddings(model: Any, saved: Sequence[str]) -> list[str]:
+    """Names of the embeddings and of a head that is not tied to them, but of what is trained whole."""
+    parts = [part for part in (model.get_output_embeddings(), model.get_input_embeddings()) if part]
+    tables = {id(part.weight): part for part in parts}  # of tied ones the embeddings
+    names = [name for name, part in model.named_modules() if any(part is one for one in tables.values())]
+    return [name for name in names if name.rpartition(".")[2] not in saved]
 
 
 def takes_from_base(lora: dict[str, Any]) -> bool:
@@ -42,12 +61,14 @@ def _keep_beginning(model: Any, lora: dict[str, Any]) -> None:
     """Keep what the adapters are now in others, frozen and out of use: exports refer to the first base."""
     from peft import LoraConfig
 
-    shape = {name: lora[name] for name in ("r", "lora_alpha", "target_modules", "use_rslora")}
-    model.add_adapter("initial", LoraConfig(**shape, task_type="CAUSAL_LM"))
+    names = ("r", "lora_alpha", "target_modules", "use_rslora", "trainable_token_indices")
+    model.add_adapter("initial", LoraConfig(**{n: lora[n] for n in names}, task_type="CAUSAL_LM"))
     weights = dict(model.named_parameters())
     for name, parameter in weights.items():
-        if ".initial." in name:
-            parameter.data = weights[name.replace(".initial.", ".default.")].detach().clone()
+        parts = name.split(".")
+        if "initial" in parts:
+            same = ".".join("default" if part == "initial" else part for part in parts)
+            parameter.data = weights[same].detach().clone()
             parameter.requires_grad_(False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def load_causal_model(
     neftune_alpha: float | None = None,
     adapter: str | None = None,
     trained: tuple[int, list[str]] | None = None,
+    added_tokens: Sequence[str] = (),
     rewards: bool = False,
 ) -> Any:
     """A causal language model in training mode, with its weights on the CPU.
@@ -51,6 +53,7 @@ def load_causal_model(
         neftune_alpha: Of the noise on its embeddings in training; none: no noise.
         adapter: A folder of adapters to train on; none: new ones.
         trained: Arguments of ``freeze``; none: all weights are trained.
+        added_tokens: Tokens that the model's tokenizer gets; they have embeddings, which are trained.
         rewards: With a new head that gives one number for a row, ``score``, in place of its own.
     """
     if model == TINY:
@@ -63,13 +66,19 @@ def load_causal_model(
         set_dropout(found, dropout)
     if load_in_4bit:
         leave_out_of_checkpoints(found)
+    added = add_rows(found, model, added_tokens) if added_tokens else []
     if gradient_checkpointing:
         found.gradient_checkpointing_enable({"use_reentrant": False})
     if neftune_alpha is not None:
         add_noise(found.get_input_embeddings(), neftune_alpha)
     if trained is not None:
         freeze(found, *trained)
-    return found if lora is None else with_adapters(found, lora, adapter, rewards)
+        if added and not found.get_input_embeddings().weight.requires_grad:
+            raise PacelineError(
+                "the embeddings of added_tokens would not be trained",
+                fix="train_modules=[embed_tokens,lm_head]",
+            )
+    return found if lora is None else with_adapters(found, lora, adapter, rewards, added)
 
 
 def _from_files(
@@ -88,6 +97,25 @@ def _from_files(
         more["num_labels"] = 1
     kind = transformers.AutoModelForSequenceClassification if rewards else transformers.AutoModelForCausalLM
     return kind.from_pretrained(model, **more).train()
+
+
+def add_rows(model: Any, name: str, tokens: Sequence[str]) -> list[int]:
+    """Give tokens rows of the embeddings and of the head: the mean of those that exist.
+
+    A row that the model has, as it has more of them than its tokenizer has tokens, stays as it is.
+
+    Args:
+        model: Of transformers.
+        name: Whose tokenizer it is.
+        tokens: Which are added to it.
+
+    Returns:
+        The numbers of the tokens.
+    """
+    numbers: list[int] = tokenizer_of(name, tokens).convert_tokens_to_ids(list(tokens))
+    if max(numbers) >= model.get_input_embeddings().weight.shape[0]:
+        model.resize_token_embeddings(max(numbers) + 1, mean_resizing=True)
+    return numbers
 
 
 def set_dropout(model: nn.Module, rate: float) -> None:
@@ -133,16 +161,25 @@ def leave_out_of_checkpoints(model: nn.Module) -> None:
 
 
 def load_tokenizer(config: LanguageModelConfig) -> Any:
-    """The model's tokenizer, with the chat template that is to be used."""
-    if config.model == TINY:
-        tokenizer = copy.deepcopy(tiny_tokenizer())
-    else:
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(config.model)
+    """The model's tokenizer, with the chat template and the added tokens that are to be used."""
+    tokenizer = tokenizer_of(config.model, config.added_tokens)
     if config.chat_template is not None:
         tokenizer.chat_template = _template(config.chat_template)
     return tokenizer
+
+
+def tokenizer_of(model: str, added: Sequence[str] = ()) -> Any:
+    """The tokenizer of a model.
+
+    Args:
+        model: A name, a folder, or ``tiny``.
+        added: Tokens to add, which are found in texts as they are.
+    """
+    from transformers import AddedToken, AutoTokenizer
+
+    own = copy.deepcopy(tiny_tokenizer()) if model == TINY else AutoTokenizer.from_pretrained(model)
+    own.add_tokens([AddedToken(token, normalized=False) for token in added])
+    return own
 
 
 def _template(file: Path) -> str:

@@ -36,6 +36,9 @@ class LanguageModelConfig(RunConfig):
     attn_implementation: str | None = None
     """Of transformers: ``eager``, ``sdpa``, ``flash_attention_2``...; none: the fastest that keeps packed
     conversations apart."""
+    added_tokens: list[str] = []
+    """Tokens that the tokenizer gets. Their embeddings begin as the mean of the others; under ``lora``
+    these rows of embeddings and head are trained, not the others."""
     dropout: Part | None = None
     """The rate of all dropout layers of the model but those of adapters; none: what the model has."""
     gradient_checkpointing: bool = False
@@ -177,6 +180,7 @@ class LanguageModelConfig(RunConfig):
             "gradient_checkpointing": self.gradient_checkpointing,
             "neftune_alpha": self.neftune_alpha,
             "adapter": self.adapter,
+            "added_tokens": self.added_tokens,
             "trained": (self.train_layers, self.train_modules) if self.method == "freeze" else None,
         }
 

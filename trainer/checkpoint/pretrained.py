@@ -81,7 +81,10 @@ def save_adapters(part: nn.Module, tensors: dict[str, Tensor], folder: Path) -> 
         tensors: Its whole state dict.
         folder: Made if it does not exist.
     """
-    part.save_pretrained(str(folder), state_dict=tensors)  # type: ignore[operator]
+    configs = part.peft_config.values()  # type: ignore[union-attr, operator]
+    rows = any(getattr(config, "trainable_token_indices", None) for config in configs)
+    more = {"save_embedding_layers": False} if rows else {}  # else all rows, and the hub is asked
+    part.save_pretrained(str(folder), state_dict=tensors, **more)  # type: ignore[operator]
     refer_to_base(folder)
 
 

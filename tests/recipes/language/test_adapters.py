@@ -7,9 +7,9 @@ pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 from paceline import PacelineError
-from paceline.recipes.data.tiny_models import tiny_llama
+from paceline.recipes.data.tiny_models import tiny_llama, tiny_tokenizer
 from paceline.recipes.language.adapters import freeze
-from paceline.recipes.language.models import load_causal_model
+from paceline.recipes.language.models import load_causal_model, load_tokenizer
 from paceline.recipes.llm_finetune import Config
 
 LORA = {"method": "lora", "lora_rank": 4}
@@ -79,3 +79,46 @@ def test_an_adapter_is_trained_on(tmp_path):
     second = model(method="lora", adapter=str(tmp_path))
     assert torch.equal(second.eval()(TOKENS).logits, first.eval()(TOKENS).logits)
     assert trained(second) == trained(first)
+
+
+def untied(folder):
+    """In a folder; its embeddings have rows for 6 tokens more than its tokenizer has."""
+    found = tiny_llama()
+    found.config.tie_word_embeddings, found.config.vocab_size = False, 1030
+    type(found)(found.config).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_added_tokens_alone_are_trained_in_embeddings_and_head(tied, tmp_path):
+    added = ["<think>", "</think>"] if tied else [f"<{number}>" for number in range(8)]
+    base = "tiny" if tied else untied(tmp_path)
+    found = model(**LORA, model=base, added_tokens=added)
+    assert found.config.vocab_size == 1024 + len(added)
+    rows = {n: p for n, p in found.named_parameters() if p.requires_grad and "lora_" not in n}
+    assert sorted(p.shape for p in rows.values()) == [(len(added), 128)] * (1 if tied else 2)
+    tokens = torch.cat([TOKENS, TOKENS[:, :1]], 1) + 1024 - 24 + len(added)
+    found(input_ids=tokens, labels=tokens).loss.backward()
+    assert all((p.grad.abs().sum(1) > 0).all() for p in rows.values())
+    for p in rows.values():
+        p.data += 1
+    rows = found.merge_and_unload().get_input_embeddings().weight
+    plain = model(model=base).get_input_embeddings().weight
+    assert torch.equal(rows[:1024], plain[:1024])
+    new = rows[len(plain) :] - 1
+    torch.testing.assert_close(new, plain.mean(0).expand_as(new), rtol=0, atol=1e-4)
+    torch.testing.assert_close(rows[1024 : len(plain)] - 1, plain[1024:])  # those that it had are kept
+
+
+def test_added_tokens_whose_embeddings_are_frozen_are_an_error():
+    settings = {"method": "freeze", "train_layers": 1, "added_tokens": ["<think>"]}
+    with pytest.raises(PacelineError, match=r"would not be trained(.|\n)*train_modules"):
+        model(**settings)
+    assert "model.embed_tokens.weight" in trained(model(**settings, train_modules=["embed_tokens"]))
+
+
+def test_the_tokenizer_gets_the_added_tokens():
+    tokenizer = load_tokenizer(Config(added_tokens=["<think>"]))
+    assert tokenizer.encode("a<think>b", add_special_tokens=False)[1] == 1024
+    assert tiny_tokenizer().get_vocab().get("<think>") is None

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from paceline import PacelineError
@@ -29,10 +30,15 @@ KINDS = [
     {"modules_to_save": ["lm_head"]},
     {"modules_to_save": ["embed_tokens"]},
     {"lora_init": "pissa"},
+    {"added_tokens": ["<think>", "</think>"]},
+    {"added_tokens": ["<think>", "</think>"], "lora_init": "pissa"},
+    {"added_tokens": ["<think>", "</think>"], "modules_to_save": ["embed_tokens", "lm_head"]},
     {"lora_init": "olora", "lora_rslora": True},
     {"lora_init": "pissa_niter_4", "lora_dora": True},
 ]
 KINDS_SHOWN = [" ".join(map(str, kind.values())) or "plain" for kind in KINDS]
+SEEN = torch.tensor([[1024, 5, 1025, 9] * 5])
+"""With the tokens that are added."""
 
 
 @pytest.fixture(scope="module", params=["tied", "untied"])
@@ -56,14 +62,22 @@ def fit(folder, **settings):
 
 
 def logits(model):
+    tokens = SEEN if model.config.vocab_size > 1024 else TOKENS
     with torch.no_grad():
-        return model.eval()(input_ids=TOKENS).logits
+        return model.eval()(input_ids=tokens).logits
 
 
 def in_full(folder, **more):
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(folder, **more)
+
+
+def resized(model, count):
+    """With rows for added tokens, of which none is right by itself."""
+    if count > model.config.vocab_size:
+        model.resize_token_embeddings(count, mean_resizing=False)
+    return model
 
 
 @pytest.mark.fit
@@ -73,7 +87,9 @@ def test_the_adapter_is_for_the_base_as_it_was_and_merged_weights_are_the_same_m
     from transformers import AutoTokenizer
 
     run, trained = fit(tmp_path, model=str(base), export_merged=True, **kind)
-    expected, plain = logits(trained), logits(in_full(base))
+    expected = logits(trained)
+    count = trained.config.vocab_size
+    plain = logits(resized(in_full(base), count))
     assert (expected - plain).abs().max() > 1e-3
     commands = {"adapter": ["--submodule", "model"], "whole": ["--merged"]}
     for name, words in commands.items():
@@ -83,11 +99,22 @@ def test_the_adapter_is_for_the_base_as_it_was_and_merged_weights_are_the_same_m
     for folder in (run.folder / "exported", tmp_path / "adapter"):
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".*adapter keys")
-            adapted = PeftModel.from_pretrained(in_full(base), str(folder))
+            adapted = PeftModel.from_pretrained(resized(in_full(base), count), str(folder))
         torch.testing.assert_close(logits(adapted), expected, rtol=1e-4, atol=1e-5)
+    now, later = (
+        load_file(folder / "adapter_model.safetensors")
+        for folder in (run.folder / "exported", tmp_path / "adapter")
+    )
+    assert later.keys() <= now.keys()
+    if "modules_to_save" not in kind:  # else peft may write the base's embeddings, too
+        assert now.keys() == later.keys()
     for folder in (run.folder / "merged", tmp_path / "whole"):
         torch.testing.assert_close(logits(in_full(folder)), expected, rtol=1e-4, atol=1e-5)
-        assert AutoTokenizer.from_pretrained(folder).chat_template == tiny_tokenizer().chat_template
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        assert tokenizer.chat_template == tiny_tokenizer().chat_template
+        assert len(tokenizer) == count
+        for token in kind.get("added_tokens", []):
+            assert len(tokenizer.encode(token, add_special_tokens=False)) == 1
 
 
 @pytest.mark.fit
