@@ -83,7 +83,7 @@ class FineTune(TrainModule):
         super().__init__()
         self.liger = liger
         self.model = load_causal_model(**model)
-        plain = model.get("load_in_4bit") or model.get("attn_implementation")
+        plain = model.get("quantization") or model.get("attn_implementation")
         self.able = Abilities() if plain else abilities_of(self.model)
 
     def forward(
@@ -154,7 +154,7 @@ def build_of(config: Config, name: str, make_module: Callable[[], FineTune]) -> 
     experiment = build_experiment(
         config, name, kind, partial(collate, length=packed), lambda _: make_module(), monitor="val/loss"
     )
-    if config.packing and not config.load_in_4bit:
+    if config.packing and config.quantized() is None:
         module: Any = experiment.module
         refuse_packing_where_rows_mix(module.model)
     return experiment

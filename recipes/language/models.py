@@ -15,6 +15,11 @@ from paceline import PacelineError
 from paceline.recipes.data.hugging_face import TINY
 from paceline.recipes.data.tiny_models import CHATML, tiny_llama, tiny_tokenizer
 from paceline.recipes.language.adapters import freeze, with_adapters
+from paceline.recipes.language.quantization import (
+    Quantization,
+    leave_out_of_checkpoints,
+    quantization_config,
+)
 from paceline.recipes.language.settings import LanguageModelConfig
 
 TEMPLATES = {
@@ -29,7 +34,7 @@ TEMPLATES = {
 def load_causal_model(
     model: str,
     lora: dict[str, Any] | None = None,
-    load_in_4bit: bool = False,
+    quantization: Quantization | None = None,
     dtype: str = "float32",
     attn_implementation: str | None = None,
     dropout: float | None = None,
@@ -45,7 +50,7 @@ def load_causal_model(
     Args:
         model: A name, a folder, or ``tiny``.
         lora: Arguments of peft's ``LoraConfig``; none: all weights are trained.
-        load_in_4bit: By bitsandbytes; checkpoints have none of these weights.
+        quantization: Of the base's linear layers; checkpoints have none of these weights.
         dtype: Of the weights.
         attn_implementation: Of transformers; none: its own choice.
         dropout: The rate of its dropout layers but those of adapters; none: what it has.
@@ -61,10 +66,10 @@ def load_causal_model(
         if attn_implementation is not None:
             found.set_attn_implementation(attn_implementation)
     else:
-        found = _from_files(model, load_in_4bit, dtype, attn_implementation, rewards)
+        found = _from_files(model, quantization, dtype, attn_implementation, rewards)
     if dropout is not None:
         set_dropout(found, dropout)
-    if load_in_4bit:
+    if quantization is not None:
         leave_out_of_checkpoints(found)
     added = add_rows(found, model, added_tokens) if added_tokens else []
     if gradient_checkpointing:
@@ -82,17 +87,19 @@ def load_causal_model(
 
 
 def _from_files(
-    model: str, load_in_4bit: bool, dtype: str, attn_implementation: str | None, rewards: bool
+    model: str,
+    quantization: Quantization | None,
+    dtype: str,
+    attn_implementation: str | None,
+    rewards: bool,
 ) -> Any:
     import transformers
 
     more: dict[str, Any] = {"dtype": getattr(torch, dtype)}
     if attn_implementation is not None:
         more["attn_implementation"] = attn_implementation
-    if load_in_4bit:
-        more["quantization_config"] = transformers.BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
-        )
+    if quantization is not None:
+        more["quantization_config"] = quantization_config(quantization)
     if rewards:
         more["num_labels"] = 1
     kind = transformers.AutoModelForSequenceClassification if rewards else transformers.AutoModelForCausalLM
@@ -142,22 +149,6 @@ def add_noise(embeddings: nn.Module, alpha: float) -> None:
         return output + torch.zeros_like(output).uniform_(-most, most)
 
     embeddings.register_forward_hook(noisy)
-
-
-def leave_out_of_checkpoints(model: nn.Module) -> None:
-    """Keep weights in 4 bits out of the state dict: they are frozen, and read from their files again."""
-
-    def drop(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-        for name in [name for name in state if name.startswith(f"{prefix}weight")]:
-            del state[name]
-
-    def keep(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-        state[f"{prefix}weight"] = module.weight
-
-    for module in model.modules():
-        if type(module).__name__ == "Linear4bit":
-            module.register_state_dict_post_hook(drop)
-            module.register_load_state_dict_pre_hook(keep)
 
 
 def load_tokenizer(config: LanguageModelConfig) -> Any:

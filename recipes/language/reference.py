@@ -41,7 +41,7 @@ class ReferenceModule(TrainModule):
                 fix="lora_init=default",
             )
         self.model = load_causal_model(**model)
-        plain = model.get("load_in_4bit") or model.get("attn_implementation")
+        plain = model.get("quantization") or model.get("attn_implementation")
         self.able = Abilities() if plain else abilities_of(self.model)
         self.optimization = optimization
         self.reference = None

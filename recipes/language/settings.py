@@ -13,6 +13,7 @@ from paceline.recipes.data.hugging_face import TINY, exported_by, no_adapter, re
 from paceline.recipes.data.tiny_models import no_folder_too
 from paceline.recipes.language.data.sources import Sources, Validation
 from paceline.recipes.language.data.templates import TooLong
+from paceline.recipes.language.quantization import Quantization
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Part = Annotated[float, Field(ge=0, lt=1)]
@@ -90,6 +91,10 @@ class LanguageModelConfig(RunConfig):
     """A folder of an adapter or of a run, or a name on the hub, to train on; none: new ones."""
     load_in_4bit: bool = False
     """QLoRA: keep the base in 4 bits (Dettmers et al. 2023, https://arxiv.org/abs/2305.14314)."""
+    load_in_8bit: bool = False
+    """Keep the base in 8 bits."""
+    quantization: Literal["bitsandbytes", "torchao"] = "bitsandbytes"
+    """The package that does so; torchao: 8 bits alone."""
 
     batch_size: PositiveInt = 4
     """Rows on each device."""
@@ -128,9 +133,10 @@ class LanguageModelConfig(RunConfig):
         Raises:
             PacelineError: which says what to change.
         """
-        require_packages(recipe, "transformers", "peft", *["bitsandbytes"] * self.load_in_4bit)
-        if self.load_in_4bit and (self.method != "lora" or self.model == TINY):
-            raise PacelineError("load_in_4bit is for method=lora, of a model that is loaded from files")
+        require_packages(recipe, "transformers", "peft")
+        if self.quantized() is not None:
+            require_packages(recipe, self.quantization)
+            self._check_quantized()
         self._check_method()
         if self.model != TINY and "learning_rate" not in self.model_fields_set:
             raise PacelineError(
@@ -144,6 +150,32 @@ class LanguageModelConfig(RunConfig):
                 raise PacelineError(
                     f"{self._place(key)}: {short} is a setting beside it", fix=f"{name}: ..."
                 )
+
+    def quantized(self) -> Quantization | None:
+        """How the base is quantized."""
+        if not (self.load_in_4bit or self.load_in_8bit):
+            return None
+        if self.quantization == "torchao":
+            return "torchao-8"
+        return "bitsandbytes-4" if self.load_in_4bit else "bitsandbytes-8"
+
+    def _check_quantized(self) -> None:
+        given = "load_in_4bit" if self.load_in_4bit else "load_in_8bit"
+        if self.load_in_4bit and (self.load_in_8bit or self.quantization == "torchao"):
+            raise PacelineError(
+                "load_in_4bit is without load_in_8bit, and of bitsandbytes: peft has no adapters on 4 bits"
+                " of torchao",
+                fix="load_in_8bit=true alone, or quantization=bitsandbytes",
+            )
+        if self.method != "lora" or self.model == TINY:
+            raise PacelineError(f"{given} is for method=lora, of a model that is loaded from files")
+        if self.lora_init.startswith(("pissa", "olora")):
+            raise PacelineError(f"{given}: lora_init={self.lora_init} changes the base, which is quantized")
+        if self.export_merged:
+            raise PacelineError(
+                f"export_merged: a base that {given} keeps is not merged",
+                fix="export the adapter, load it on the base in full precision, and merge_and_unload()",
+            )
 
     def _check_method(self) -> None:
         """Settings of another method than the one that is chosen would do nothing."""
@@ -173,7 +205,7 @@ class LanguageModelConfig(RunConfig):
         return {
             "model": self.model,
             "lora": lora if self.method == "lora" else None,
-            "load_in_4bit": self.load_in_4bit,
+            "quantization": self.quantized(),
             "dtype": self.dtype,
             "attn_implementation": self.attn_implementation,
             "dropout": self.dropout,
