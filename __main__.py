@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from paceline import __version__
 from paceline.commands import (
+    chat,
     checkpoint,
     compare,
     config,
@@ -92,6 +93,7 @@ for _command in (
     compare.replay,
     compare.diff,
     checkpoint.export,
+    chat.chat,
     pictures.plot,
     pictures.report,
     migrate.migrate,

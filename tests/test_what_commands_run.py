@@ -14,6 +14,7 @@ import pytest
 import typer
 
 import paceline
+from paceline import PacelineError
 from paceline.__main__ import app
 
 PAGE = Path(paceline.__file__).parent / "docs" / "reference" / "commands.md"
@@ -88,6 +89,7 @@ COMMANDS = {
     "checkpoint verify": [["checkpoint", "verify", RUN]],
     "checkpoint consolidate": [["checkpoint", "consolidate", RUN, "consolidated"]],
     "export": [["export", RUN, "exported"]],
+    "chat": [["chat", RUN]],
     "plot": [["plot", RUN, OTHER, "--out", "plot.png"]],
     "report": [["report", RUN, OTHER]],
     "plot-lr": [["plot-lr", "cosine"]],
@@ -130,7 +132,8 @@ class Started(BaseException):
 
 
 def run(words):
-    with contextlib.suppress(SystemExit, Started):
+    is_refused = (PacelineError,) if words[0] == "chat" else ()  # the run has no language model
+    with contextlib.suppress(SystemExit, Started, *is_refused):
         typer.main.get_command(app)(words, standalone_mode=False)
 
 

@@ -70,6 +70,10 @@ class Terminal:
         self.expect(": ")
         os.write(self._master, (answer + "\n").encode())
 
+    def type(self, keys: str) -> None:
+        """Press these keys."""
+        os.write(self._master, keys.encode())
+
     def interrupt(self, question: str, text: str) -> None:
         """Wait for a question, and press Ctrl-C until a text is printed.
 
@@ -77,12 +81,16 @@ class Terminal:
         """
         self.expect(question)
         self.expect(": ")
+        self.press_until("\x03", text)
+
+    def press_until(self, key: str, text: str) -> None:
+        """Press a key every three seconds until a text is printed after what was expected before."""
         deadline = time.monotonic() + SECONDS
-        while text not in self.printed:
+        while text not in self.printed[self._seen :]:
             assert time.monotonic() < deadline, self.printed
-            os.write(self._master, b"\x03")
+            self.type(key)
             pressed = time.monotonic()
-            while text not in self.printed and time.monotonic() < pressed + 3:
+            while text not in self.printed[self._seen :] and time.monotonic() < pressed + 3:
                 self._read(0.2)
 
     def end(self) -> int:
