@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from paceline import Mixture, PacelineError, Trainer, TrainModule
-from paceline.callbacks import Checkpoint
+from paceline.callbacks import Callback, Checkpoint
 from paceline.config import Experiment
 from paceline.recipes.data.hugging_face import ExportAtEnd, check_vocabulary
 from paceline.recipes.language.data.loading import Kind, Part, load_parts
@@ -17,6 +17,7 @@ from paceline.recipes.language.data.preview import preview
 from paceline.recipes.language.data.rows import GroupedByLength
 from paceline.recipes.language.data.templates import Encoding
 from paceline.recipes.language.models import load_tokenizer
+from paceline.recipes.language.samples import SampleAnswers, questions_of
 from paceline.recipes.language.settings import LanguageModelConfig
 
 
@@ -50,7 +51,7 @@ def build_experiment(
         name=name,
         max_epochs=config.epochs,
         clip_grad_norm=1.0,
-        callbacks=[checkpoint, *([ExportAtEnd(tokenizer, config.export_merged)] if config.export else [])],
+        callbacks=[checkpoint, *at_times(config, tokenizer)],
     )
     report(trainer, config, tokenizer, train, val)
     torch.manual_seed(trainer.settings.seed)
@@ -67,6 +68,16 @@ def build_experiment(
         train=DataLoader(train.rows, **order(config, train.rows), **shared),
         val=None if val is None else DataLoader(val.rows, **shared),
     )
+
+
+def at_times(config: LanguageModelConfig, tokenizer: Any) -> list[Callback]:
+    """Samples during training, and the export at its end."""
+    questions = questions_of(config.samples)
+    samples = SampleAnswers(tokenizer, questions, config.samples_every, system=config.system)
+    return [
+        *([samples] if questions else []),
+        *([ExportAtEnd(tokenizer, config.export_merged)] if config.export else []),
+    ]
 
 
 def report(

@@ -126,6 +126,10 @@ class LanguageModelConfig(RunConfig):
     """At the end, write the model or the adapter, and the tokenizer, into the run's ``exported``."""
     export_merged: bool = False
     """With ``export`` write the model with the adapter merged into it, too, into ``merged``."""
+    samples: list[str] | Path = []
+    """Questions, or a file with one a line: what the model answers is logged during training."""
+    samples_every: str | PositiveInt = "1ep"
+    """How often, a duration: ``100st``, ``0.5ep``, ``10min``."""
 
     def check(self, recipe: str) -> None:
         """Refuse settings that do not go together, and packages that are missing.

@@ -82,6 +82,7 @@ def _static_parts(runs: Sequence[RunSummary], panels: Sequence[str]) -> dict[str
         tables.config_section(runs),
         tables.environment_section(runs),
         tables.checkpoint_section(runs),
+        tables.text_section(runs),
         tables.warning_section(runs),
     )
     axes = "".join(f'<option value="{axis}">{axis}</option>' for axis in _ranges(runs))

@@ -6,10 +6,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...callbacks.loggers.series import Series, read_series
 from ...callbacks.pictures.panels import in_order, place_of
@@ -41,6 +41,20 @@ class SavedCheckpoint:
     values: dict[str, Any]
 
 
+class LoggedText(NamedTuple):
+    """A text that a run logged.
+
+    Attributes:
+        name: The full name, ``train/samples``.
+        step: Of the optimizer.
+        text: The text, or its beginning.
+    """
+
+    name: str
+    step: int
+    text: str
+
+
 @dataclass(frozen=True, eq=False)
 class RunSummary:
     """What a page says about a run.
@@ -54,6 +68,7 @@ class RunSummary:
         series: Its values.
         checkpoints: Oldest first.
         warnings: Lines of the log with ``warning:`` or ``error:``, and how often each was repeated.
+        texts: The last three of each name.
     """
 
     label: str
@@ -64,6 +79,7 @@ class RunSummary:
     series: list[Series]
     checkpoints: list[SavedCheckpoint]
     warnings: dict[str, int]
+    texts: list[LoggedText] = field(default_factory=list)
 
     @cached_property
     def extremes(self) -> dict[str, Extremes]:
@@ -104,7 +120,23 @@ def _summary(run: Run, label: str) -> RunSummary:
         series=read_series(rows),
         checkpoints=_checkpoints(run),
         warnings=_warnings(run.folder / "log.txt"),
+        texts=_texts(run.folder / "media"),
     )
+
+
+_LAST_TEXTS = 3
+_TEXT_LENGTH = 4000
+
+
+def _texts(media: Path) -> list[LoggedText]:
+    """The last texts of each name, oldest first."""
+    found = []
+    for folder in sorted({file.parent for file in media.rglob("step-*.txt")}):
+        for file in sorted(folder.glob("step-*.txt"))[-_LAST_TEXTS:]:
+            text = file.read_text(encoding="utf-8", errors="replace")[:_TEXT_LENGTH]
+            name = folder.relative_to(media).as_posix()
+            found.append(LoggedText(name, int(file.stem.removeprefix("step-")), text))
+    return found
 
 
 _OF_MACHINE = ("versions", "torch", "platform", "git", "variables")

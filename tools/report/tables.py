@@ -111,6 +111,24 @@ def checkpoint_section(runs: Sequence[RunSummary]) -> str:
     return _section("Checkpoints", _table([head], lines)) if lines else ""
 
 
+def text_section(runs: Sequence[RunSummary]) -> str:
+    """The last texts that the runs logged, answers of language models say."""
+    lines = [
+        _row(
+            [
+                _run_cell(number, run),
+                _cell(one.name),
+                _cell(f"{one.step:,}", "number"),
+                _cell(one.text, "long text"),
+            ]
+        )
+        for number, run in enumerate(runs)
+        for one in run.texts
+    ]
+    head = '<th>run</th><th>text</th><th class="number">step</th><th></th>'
+    return _section("Texts", _table([head], lines)) if lines else ""
+
+
 def warning_section(runs: Sequence[RunSummary]) -> str:
     """Lines of the logs with ``warning:`` or ``error:``."""
     lines = [

@@ -113,6 +113,21 @@ def test_checkpoints_are_listed_and_the_best_is_marked(tmp_path, small_fit):
     assert [row[1] for row in rows if "best" in row] == [small_fit.best.name]
 
 
+def test_the_last_texts_of_each_name_are_shown(tmp_path):
+    folder = write_run(tmp_path / "net" / "1", rows_of([1.0]))
+    place = folder / "media/train/samples"
+    place.mkdir(parents=True)
+    for step in range(1, 6):
+        (place / f"step-{step:08d}.txt").write_text(f"answer {step}\n\n{EVIL}" + "x" * 9000)
+    page = page_of(folder)
+    assert re.findall(r"answer \d", page) == ["answer 3", "answer 4", "answer 5"]
+    assert "train/samples" in page
+    assert EVIL not in page
+    assert "x" * 3900 in page
+    assert "x" * 4001 not in page
+    assert "<h2>Texts</h2>" not in page_of(write_run(tmp_path / "net" / "2", rows_of([1.0])))
+
+
 class Validated(Net):
     def validation_step(self, batch):
         self.log("loss", super().validation_step(batch))
