@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +19,9 @@ from .output import JSON, bytes_bar, print_json, print_table
 _SOURCE = Annotated[
     Path, typer.Argument(help="A checkpoint, or a run: its best, else its latest checkpoint.")
 ]
+
+
+_CONVERTER = "convert_hf_to_gguf.py"
 
 
 class _Form(StrEnum):
@@ -44,6 +50,9 @@ def export(
     dtype: Annotated[
         _Dtype | None, typer.Option(help="Of merged weights in the file; else that of the base.")
     ] = None,
+    gguf: Annotated[
+        bool, typer.Option("--gguf", help="Convert it by convert_hf_to_gguf.py of llama.cpp, too.")
+    ] = False,
     hub: Annotated[
         str | None, typer.Option(metavar="USER/NAME", help="Send the folder to the Hugging Face hub, too.")
     ] = None,
@@ -64,6 +73,7 @@ def export(
         _check_hub(hub, folder, merged or to is _Form.HF)
     elif dry_run or public:
         raise PacelineError("--dry-run and --public are for --hub")
+    converter = _converter(merged or to is _Form.HF) if gguf else None
     checkpoint = one_checkpoint(source)
     if merged or to is _Form.HF:
         submodule = pretrained_part(checkpoint, submodule)
@@ -79,9 +89,35 @@ def export(
             export_checkpoint(checkpoint, folder, submodule, compared)
     if merged or to is _Form.HF:
         _copy_tokenizer(checkpoint, folder)
+    if converter is not None:
+        _convert(converter, folder)
     typer.echo(str(folder))
     if hub is not None:
         _send(folder, hub, private=not public, dry_run=dry_run)
+
+
+def _converter(is_model: bool) -> str:
+    """The path of llama.cpp's converter."""
+    if not is_model:
+        raise PacelineError("--gguf is for --merged, and of a run without adapters for --to hf")
+    found = os.environ.get("LLAMA_CPP_CONVERTER") or shutil.which(_CONVERTER)
+    if found is None or not Path(found).is_file():
+        raise PacelineError(
+            f"--gguf needs {_CONVERTER} of llama.cpp",
+            got=found,
+            fix="git clone https://github.com/ggml-org/llama.cpp, pip install -r its requirements.txt, "
+            f"and LLAMA_CPP_CONVERTER=llama.cpp/{_CONVERTER}",
+        )
+    return found
+
+
+def _convert(converter: str, folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise PacelineError("--gguf converts whole models, and this is an adapter", fix="--merged")
+    file = folder / "model.gguf"
+    done = subprocess.run([sys.executable, converter, str(folder), "--outfile", str(file)], check=False)
+    if done.returncode != 0 or not file.is_file():
+        raise PacelineError(f"{converter} failed with exit code {done.returncode}", where=str(folder))
 
 
 def _check_hub(repository: str, folder: Path, is_model: bool) -> None:

@@ -224,6 +224,35 @@ def test_what_the_hub_cannot_get_is_an_error(words, expected, tmp_path):
     assert expected in str(done.exception)
 
 
+CONVERTER = """
+import pathlib, sys
+folder, option, file = sys.argv[1:]
+assert option == "--outfile"
+assert (pathlib.Path(folder) / "tokenizer.json").is_file()
+size = (pathlib.Path(folder) / "model.safetensors").stat().st_size
+pathlib.Path(file).write_text(f"GGUF {size}")
+"""
+
+
+@pytest.mark.launch
+def test_gguf_is_written_by_the_converter_of_llama_cpp(adapted, tmp_path, monkeypatch):
+    monkeypatch.delenv("LLAMA_CPP_CONVERTER", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = export(adapted.folder, tmp_path / "out", "--merged", "--gguf")
+    assert "needs convert_hf_to_gguf.py of llama.cpp" in str(done.exception)
+    assert not (tmp_path / "out").exists()
+    converter = tmp_path / "convert.py"
+    converter.write_text(CONVERTER)
+    monkeypatch.setenv("LLAMA_CPP_CONVERTER", str(converter))
+    assert export(adapted.folder, tmp_path / "out", "--merged", "--gguf").exit_code == 0
+    assert (tmp_path / "out/model.gguf").read_text().startswith("GGUF ")
+    done = export(adapted.folder, tmp_path / "adapter", "--to", "hf", "--gguf")
+    assert "this is an adapter" in str(done.exception)
+    converter.write_text("raise SystemExit(3)")
+    done = export(adapted.folder, tmp_path / "again", "--merged", "--gguf")
+    assert "failed with exit code 3" in str(done.exception)
+
+
 def test_the_reference_of_adapters_that_take_from_the_base_is_refused():
     from paceline.recipes import dpo
 
