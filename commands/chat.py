@@ -102,7 +102,14 @@ def _model(source: Path) -> tuple[Any, Path]:
     if (source / "adapter_config.json").is_file() or (source / "config.json").is_file():
         from transformers import AutoModelForCausalLM  # which loads adapters with their base, too
 
-        model, run = AutoModelForCausalLM.from_pretrained(source), source.parent
+        try:
+            model, run = AutoModelForCausalLM.from_pretrained(source), source.parent
+        except (OSError, ValueError, RuntimeError) as error:
+            got = " ".join(str(error).split())[:200]
+            fix = "the run itself, or a merged model: the adapter's base is not here, or has fewer tokens"
+            raise PacelineError(
+                "this folder cannot be loaded", where=str(source), got=got, fix=fix
+            ) from None
     else:
         from ..trainer.checkpoint.export import pretrained_part, stored_part
         from ..trainer.checkpoint.listing import one_checkpoint

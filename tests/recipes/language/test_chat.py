@@ -71,9 +71,13 @@ def test_the_system_prompt_is_that_of_the_run_or_of_the_command(run):
 
 
 @pytest.mark.fit
-def test_an_exported_folder_is_loaded_and_another_model_is_refused(run, tmp_path):
+def test_an_exported_folder_is_loaded_and_another_model_is_refused(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     answer = expected(run / "merged", said("Why?"))
     assert " ".join(talk(run / "merged", "Why?\n", "--system", "")).split() == answer.split()
+    done = CliRunner().invoke(app, ["chat", str(run / "exported")])  # whose base is in no file
+    assert isinstance(done.exception, PacelineError)
+    assert "this folder cannot be loaded" in str(done.exception)
     from paceline.recipes import digits
 
     trainer = {
