@@ -76,12 +76,14 @@ class StepFacts(NamedTuple):
         samples: Its dataset indices over all ranks; empty where ranks do not know them.
         losses: This rank's losses with their weights: numbers, or scalars on the device.
         gradient_norm: Of its gradients before clipping, a scalar; None where it was not measured.
+        sizes: The samples in each of this rank's micro-batches; 0: it only keeps the ranks in step.
     """
 
     step: int
     samples: Sequence[Any]
     losses: list[tuple[Any, Any]]
     gradient_norm: Any
+    sizes: Sequence[int] = ()
 
 
 class RanksView(Protocol):

@@ -20,7 +20,15 @@ from paceline.recipes.language.objectives import (
     preference_losses,
     reward_margins,
 )
-from paceline.recipes.language.reference import ReferenceModule, all_targets, answers_of, halves, rows_of
+from paceline.recipes.language.reference import (
+    ReferenceModule,
+    all_targets,
+    answers_of,
+    halves,
+    rows_of,
+    weighted_mean,
+    weights_of,
+)
 from paceline.recipes.language.settings import Amount, LanguageModelConfig, Part, Positive, Warmup
 
 
@@ -111,18 +119,21 @@ class DPO(ReferenceModule):
             reference = halves(self.answers_of_reference(both))
         losses = preference_losses(self.objective, chosen, rejected, reference, **self.of_losses)
         margins = self.of_losses["beta"] * reward_margins(chosen, rejected, reference).detach()
-        found = {"accuracy": (margins > 0).float().mean(), "margin": margins.mean()}
+        weights = weights_of(batch["chosen"])
+        loss, more = weighted_mean(losses, weights), {}
         if self.sft_weight:
             liked, _ = halves(answers_of(token_losses, targets))
-            likelihood = liked.mean.mean()
+            likelihood = weighted_mean(liked.mean, weights)
             if self.sft_mean == "tokens":
-                likelihood = liked.log_probabilities.sum() / liked.tokens.sum()
-            return {
-                "loss": losses.mean() - self.sft_weight * likelihood,
-                "sft": -likelihood.detach(),
-                **found,
-            }
-        return {"loss": losses.mean(), **found}
+                likelihood = weighted_mean(liked.mean, weights * liked.tokens)
+            loss, more = loss - self.sft_weight * likelihood, {"sft": -likelihood.detach()}
+        return {
+            "loss": loss,
+            "weight": weights.sum(),
+            "accuracy": (margins > 0).float().mean(),
+            "margin": margins.mean(),
+            **more,
+        }
 
     def validation_step(self, batch: Any) -> dict[str, Tensor]:
         return self.training_step(batch)

@@ -7,10 +7,10 @@ paceline fit kto preset=lora model=FOLDER data=labelled.json
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor
 
 from paceline.config import Experiment
@@ -18,7 +18,7 @@ from paceline.recipes.dpo import PRESETS as DPO_PRESETS
 from paceline.recipes.language.data.labelled import LABELLED_ANSWERS, collate_labelled
 from paceline.recipes.language.experiments import build_experiment
 from paceline.recipes.language.objectives import estimated_divergence, single_losses
-from paceline.recipes.language.reference import Batch, ReferenceModule
+from paceline.recipes.language.reference import Batch, ReferenceModule, weighted_mean, weights_of
 from paceline.recipes.language.settings import Amount, LanguageModelConfig, Part, Positive, Warmup
 
 
@@ -33,8 +33,8 @@ class Config(LanguageModelConfig):
     """Of good answers; so weighted, they should count 1 to 4/3 times as much as the bad ones."""
     bad_weight: Amount = 1.0
     """Of bad answers."""
-    batch_size: Annotated[int, Field(ge=2)] = 16
-    """Answers on each device; each is compared with one to another question of these."""
+    batch_size: PositiveInt = 16
+    """Answers on each device; each is compared with one to another question of its optimizer step."""
     epochs: PositiveInt = 1
     """Passes over the data."""
     learning_rate: Positive = 1e-3
@@ -70,27 +70,71 @@ class KTO(ReferenceModule):
         super().__init__(model, optimization)
         self.of_losses = {"beta": beta, "good_weight": good_weight, "bad_weight": bad_weight}
 
+        self._of_step: tuple[list[Any], list[int]] | None = None
+        self._divergence: Tensor | None = None
+        self._judged: list[tuple[Tensor, ...]] = []
+
+    def on_step_start(self, trainer: Any, batches: list[Any]) -> None:
+        self._of_step = batches, trainer.loop.step_facts().sizes
+
     def training_step(self, batch: dict[str, Any]) -> dict[str, Tensor]:
-        is_good = batch["is_good"]
+        if self._of_step is not None:  # here, where the strategy and the precision are in force
+            self._divergence, self._of_step = self.divergence_of(*self._of_step), None
         gains = self.gains(batch["rows"])
-        with torch.no_grad():
-            divergence = estimated_divergence(self.gains(batch["others"]))
-        losses = single_losses(gains, is_good, divergence, **self.of_losses)
-        rewards = self.of_losses["beta"] * (gains.detach() - divergence)
-        return {
-            "loss": losses.mean(),
-            "accuracy": ((rewards > 0) == is_good).float().mean(),
-            "divergence": divergence,
-        }
+        divergence = self._divergence
+        if divergence is None:
+            with torch.no_grad():
+                others = self.gains(batch["others"])
+            divergence = estimated_divergence(others, weights_of(batch["others"]))
+        return self._judgement(gains, batch["is_good"], weights_of(batch["rows"]), divergence)
+
+    @torch.no_grad()
+    def divergence_of(self, batches: list[Any], sizes: list[int]) -> Tensor:
+        """From the reference, over all micro-batches and ranks of a step: what one large batch gives."""
+        sums = torch.zeros(2, device=self.device)
+        for batch, size in zip(batches, sizes, strict=True):
+            gains, weights = self.gains(batch["others"]), weights_of(batch["others"])
+            sums = sums + torch.stack([(gains * weights).sum(), weights.sum()]) * bool(size)
+        sums = self.trainer.ranks.all_reduce(sums)
+        return estimated_divergence(sums[:1] / sums[1].clamp(min=torch.finfo(sums.dtype).tiny))
 
     def gains(self, batch: Batch) -> Tensor:
         """The log-probabilities of the answers, less those of the reference; (rows)."""
         return self.answers(batch).log_probabilities - self.answers_of_reference(batch).log_probabilities
 
-    def validation_step(self, batch: Any) -> dict[str, Tensor]:
-        return self.training_step(batch)
+    def _judgement(
+        self, gains: Tensor, is_good: Tensor, weights: Tensor, divergence: Tensor
+    ) -> dict[str, Tensor]:
+        losses = single_losses(gains, is_good, divergence, **self.of_losses)
+        rewards = self.of_losses["beta"] * (gains.detach() - divergence)
+        return {
+            "loss": weighted_mean(losses, weights),
+            "weight": weights.sum(),
+            "accuracy": ((rewards > 0) == is_good).float().mean(),
+            "divergence": divergence,
+        }
 
-    test_step = validation_step
+    def on_validation_start(self) -> None:
+        self._judged = []
+
+    def validation_step(self, batch: Any) -> None:
+        both = (self.gains(batch[name]) for name in ("rows", "others"))
+        self._judged_now = (*both, batch["is_good"], weights_of(batch["rows"]))
+
+    def on_validation_step_end(self) -> None:  # which does not follow a batch that only keeps ranks in step
+        self._judged.append(self._judged_now)
+
+    def on_validation_end(self, trainer: Any) -> None:
+        """All answers are judged by one divergence, that of the whole validation."""
+        mine = [torch.cat(part).cpu() for part in zip(*self._judged, strict=True)]
+        found = [part for part in trainer.ranks.gather_data(mine) if part]
+        gains, others, is_good, weights = (torch.cat(part) for part in zip(*found, strict=True))
+        judged = self._judgement(gains, is_good, weights, estimated_divergence(others, weights))
+        self.log_dict({name: value for name, value in judged.items() if name != "weight"})
+        self._judged = []
+
+    on_test_start, test_step = on_validation_start, validation_step
+    on_test_step_end, on_test_end = on_validation_step_end, on_validation_end
 
 
 def build(config: Config) -> Experiment:
@@ -104,4 +148,5 @@ def build(config: Config) -> Experiment:
         partial(collate_labelled, length=config.length),
         lambda _: KTO(config.model_arguments(), config.optimization(), *weights),
         monitor="val/accuracy",
+        compares=True,
     )

@@ -22,7 +22,7 @@ from paceline.recipes.language.settings import Positive
 from paceline.recipes.llm_finetune import PRESETS, FineTune, build_of
 from paceline.recipes.llm_finetune import Config as FineTuneConfig
 from paceline.recipes.networks.causal_lm import abilities_of, hidden_and_head
-from paceline.recipes.networks.head_loss import IGNORED, MOST_LOGITS
+from paceline.recipes.networks.head_loss import IGNORED, logits_of, repeatable, rows_at_once
 
 Share = Annotated[float, Field(ge=0, le=1)]
 __all__ = ["PRESETS", "Config", "Distill", "build"]
@@ -77,7 +77,9 @@ class Distill(FineTune):
         with torch.no_grad():
             said, teachers_head = hidden_and_head(self.teacher.eval(), self.able_teacher, **inputs)
         total = hidden.new_zeros((), dtype=torch.float32)
-        rows = max(1, MOST_LOGITS // (4 * self.model.config.get_text_config().vocab_size))
+        flat = hidden.flatten(0, 1)
+        rows = max(1, *(rows_at_once(flat, its) for its in (head, teachers_head)))
+        head, teachers_head = (repeatable(one, hidden.device) for one in (head, teachers_head))
         parts = (one[learned].split(rows) for one in (hidden, said, targets, weights))
         for x, its, y, counted in zip(*parts, strict=True):
             arguments = (x, head, its, teachers_head, y, counted)
@@ -97,15 +99,15 @@ class Distill(FineTune):
     ) -> Tensor:
         """Of some tokens, the sum: their logits are computed again in the backward pass."""
         settings = self.hparams
-        logits = head(hidden)
+        logits = logits_of(hidden, head)
         with torch.no_grad():
-            theirs = teachers_head(said)
+            theirs = logits_of(said, teachers_head)
         how = {name: settings[name] for name in ("temperature", "divergence")}
         both = min(logits.shape[-1], theirs.shape[-1])  # models may have rows that are no token
         soft = (weights * distillation_losses(logits[..., :both], theirs[..., :both], **how)).sum()
         if settings["soft"] == 1:
             return soft
-        smoothing = settings["label_smoothing"] if self.training else 0.0
+        smoothing = self.label_smoothing if self.training else 0.0
         hard = torch.nn.functional.cross_entropy(
             logits.float(), targets, reduction="none", label_smoothing=smoothing
         )
@@ -113,7 +115,10 @@ class Distill(FineTune):
         return total
 
     def validation_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        return super().training_step(batch)
+        loss, count = self.forward(
+            **batch
+        )  # ZeRO 3 keeps which module uses a weight: in training, no other
+        return {"loss": loss, "weight": count}
 
     test_step = validation_step
 

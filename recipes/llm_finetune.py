@@ -85,6 +85,7 @@ class FineTune(TrainModule):
         self.model = load_causal_model(**model)
         plain = model.get("quantization") or model.get("attn_implementation")
         self.able = Abilities() if plain else abilities_of(self.model)
+        self.label_smoothing, self.liger = label_smoothing, liger
 
     def forward(
         self,
@@ -98,7 +99,7 @@ class FineTune(TrainModule):
         hidden, head = hidden_and_head(self.model, self.able, input_ids, position_ids, starts)
         if targets is None:
             return head(hidden)
-        smoothing = self.hparams["label_smoothing"] if self.training else 0.0
+        smoothing = self.label_smoothing if self.training else 0.0
         if weights is not None:
             losses = token_losses(hidden, head, targets, smoothing=smoothing)
             total = (weights * (targets != IGNORED)).sum()

@@ -18,7 +18,7 @@ from paceline.recipes.language.experiments import build_experiment
 from paceline.recipes.language.models import load_causal_model
 from paceline.recipes.language.objectives import reward_losses
 from paceline.recipes.language.optimization import configured
-from paceline.recipes.language.reference import Batch, rows_of
+from paceline.recipes.language.reference import Batch, rows_of, weighted_mean, weights_of
 from paceline.recipes.language.settings import Amount, LanguageModelConfig, Part, Positive, Warmup
 
 
@@ -80,9 +80,10 @@ class RewardModel(TrainModule):
     def training_step(self, batch: dict[str, Any]) -> dict[str, Tensor]:
         chosen, rejected = self(rows_of(batch)).chunk(2)
         losses = reward_losses(chosen, rejected, batch.get("margins"), center=self.hparams["center"])
-        margins = (chosen - rejected).detach()
+        margins, weights = (chosen - rejected).detach(), weights_of(batch["chosen"])
         return {
-            "loss": losses.mean(),
+            "loss": weighted_mean(losses, weights),
+            "weight": weights.sum(),
             "accuracy": (margins > 0).float().mean(),
             "margin": margins.mean(),
         }

@@ -100,9 +100,8 @@ class LoopControls:
         """
         step = self._trainer._run.step
         samples = self._trainer._fit_for("loop.step_facts").feed.step_samples()
-        return StepFacts(
-            self._trainer._run.state.global_step, samples, list(step.losses), step.gradient_norm
-        )
+        number = self._trainer._run.state.global_step
+        return StepFacts(number, samples, list(step.losses), step.gradient_norm, list(step.sizes))
 
     def step_loss(self) -> float:
         """The loss of the step under way, of all its micro-batches and ranks, by their weights.

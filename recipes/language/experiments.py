@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler, Sampler, SequentialSampler
 
 from paceline import Mixture, PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
 from paceline.config import Experiment
 from paceline.recipes.data.hugging_face import ExportAtEnd, check_vocabulary
+from paceline.recipes.language.data.labelled import InSteps, WithOthers
 from paceline.recipes.language.data.loading import Kind, Part, load_parts
 from paceline.recipes.language.data.preview import preview
 from paceline.recipes.language.data.rows import GroupedByLength
@@ -28,6 +29,7 @@ def build_experiment(
     collate: Callable[[Any], Any],
     make_module: Callable[[Any], TrainModule],
     monitor: str,
+    compares: bool = False,
 ) -> Experiment:
     """The Trainer, the module and its data.
 
@@ -39,6 +41,7 @@ def build_experiment(
         make_module: Makes the module of the tokenizer, with its language model in ``model``; its weights
             are drawn by the seed.
         monitor: What the best checkpoint is chosen by.
+        compares: Whether each answer comes with another one of its optimizer step.
 
     Raises:
         SystemExit: after a preview.
@@ -62,11 +65,20 @@ def build_experiment(
         "num_workers": config.workers,
         "collate_fn": collate,
     }
+    samples = samples_of_step(trainer, config.batch_size)
+    read = order(config, train.rows, samples)
+    rows = [None if part is None else part.rows for part in (train, val)]
+    if compares:
+        if samples < 2:
+            raise PacelineError(
+                f"{name} compares answers of an optimizer step", got="one", fix="batch_size=2"
+            )
+        read, rows = InSteps(read, samples), [None if one is None else WithOthers(one) for one in rows]
     return Experiment(
         trainer,
         module,
-        train=DataLoader(train.rows, **order(config, train.rows), **shared),
-        val=None if val is None else DataLoader(val.rows, **shared),
+        train=DataLoader(rows[0], sampler=read, **shared),
+        val=None if val is None else DataLoader(rows[1], **shared),
     )
 
 
@@ -78,6 +90,13 @@ def at_times(config: LanguageModelConfig, tokenizer: Any) -> list[Callback]:
         *([samples] if questions else []),
         *([ExportAtEnd(tokenizer, config.export_merged)] if config.export else []),
     ]
+
+
+def samples_of_step(trainer: Trainer, batch_size: int) -> int:
+    """How many samples an optimizer step takes, over all ranks and micro-batches."""
+    settings = trainer.settings
+    own = batch_size * settings.accumulate * trainer.ranks.data_world_size
+    return settings.global_batch_size or own
 
 
 def report(
@@ -93,8 +112,14 @@ def report(
             trainer.log_line(f"{name}: {part.counts}")
 
 
-def order(config: LanguageModelConfig, rows: Any) -> dict[str, Any]:
-    """Arguments of the training DataLoader that say in which order rows are read.
+def order(config: LanguageModelConfig, rows: Any, samples: int) -> Sampler[int]:
+    """In which order rows are read to be trained on.
+
+    Args:
+        config: The recipe's settings.
+        rows: A dataset.
+        samples: In an optimizer step: rows of about the same length come together in one, so that the order
+            does not depend on how many devices share it.
 
     Raises:
         PacelineError: for settings that do not go together.
@@ -105,7 +130,7 @@ def order(config: LanguageModelConfig, rows: Any) -> dict[str, Any]:
                 "sources with weights are mixed in an order that is drawn",
                 fix="no weight; or shuffle=true and group_by_length=false",
             )
-        return {}
+        return SequentialSampler(rows)
     if config.group_by_length:
-        return {"sampler": GroupedByLength(rows.sizes, config.batch_size)}
-    return {"shuffle": config.shuffle}
+        return GroupedByLength(rows.sizes, samples)
+    return RandomSampler(rows) if config.shuffle else SequentialSampler(rows)

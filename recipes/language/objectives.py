@@ -128,17 +128,20 @@ def single_losses(
     return weights * (1 - torch.sigmoid(sign * beta * (gains - divergence)))
 
 
-def estimated_divergence(gains: Tensor) -> Tensor:
+def estimated_divergence(gains: Tensor, weights: Tensor | None = None) -> Tensor:
     """The mean gain of answers to other questions, at least 0; no gradient flows through it.
 
     Args:
         gains: The log-probabilities of such answers, less those of the reference; (answers).
+        weights: What each counts; None: 1.
 
     Example:
         >>> estimated_divergence(torch.tensor([-1.0, 3.0]))
         tensor(1.)
     """
-    return gains.detach().mean().clamp(min=0)
+    total = gains.new_tensor(len(gains)) if weights is None else weights.sum()
+    counted = gains if weights is None else weights * gains
+    return (counted.detach().sum() / total.clamp(min=torch.finfo(total.dtype).tiny)).clamp(min=0)
 
 
 def reward_losses(

@@ -18,7 +18,8 @@ from paceline.recipes.networks.causal_lm import Abilities, abilities_of, hidden_
 from paceline.recipes.networks.head_loss import IGNORED, token_losses
 
 Batch = dict[str, Tensor]
-"""``input_ids``, ``targets``, ``position_ids`` and ``starts`` of rows with one conversation each."""
+"""Rows with one conversation each: ``input_ids``, ``targets``, ``position_ids``, ``starts``; and ``weights``
+where a sample has another one than 1."""
 
 
 class ReferenceModule(TrainModule):
@@ -61,7 +62,7 @@ class ReferenceModule(TrainModule):
 
     def losses(self, model: nn.Module, batch: Batch, targets: Tensor) -> Tensor:
         """Of each token, (rows, length); 0 where there is no target."""
-        inputs = {name: part for name, part in batch.items() if name != "targets"}
+        inputs = {name: part for name, part in batch.items() if name not in ("targets", "weights")}
         hidden, head = hidden_and_head(model, self.able, **inputs)
         return token_losses(hidden, head, targets)
 
@@ -92,3 +93,16 @@ def halves(answers: Answers) -> tuple[Answers, Answers]:
     """Of rows that were put together: the first and the second half of them."""
     first, second = zip(*(part.chunk(2) for part in answers), strict=True)
     return Answers(*first), Answers(*second)
+
+
+def weights_of(batch: Batch) -> Tensor:
+    """What each row counts: 1 where nothing else is said; (rows), float32."""
+    given = batch.get("weights")
+    if given is None:
+        return torch.ones(len(batch["input_ids"]), device=batch["input_ids"].device)
+    return given[:, 0]
+
+
+def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
+    """The mean by weights; 0 where all are 0."""
+    return (weights * values).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)

@@ -60,17 +60,15 @@ def mean_loss(
     """
     hidden, targets = hidden.flatten(0, -2), targets.flatten()
     count = (targets != IGNORED).sum()
-    rows = _rows(hidden, head, most)
+    rows = rows_at_once(hidden, head, most)
     if liger:
         total = _by_liger(hidden, head, targets, smoothing)
     elif rows >= len(hidden):
-        total = _losses(hidden, head, targets, "sum", smoothing)
+        total = _losses(hidden, repeatable(head, hidden.device), targets, "sum", smoothing)
     elif _is_split(head):
         total = sum(_in_chunks(hidden, head, targets, rows, "sum", smoothing))  # type: ignore[assignment]
     else:
-        weight: Any = head.weight
-        bias: Any = head.bias
-        dtype = dtype_of_products(hidden.device, weight.dtype)
+        weight, bias, dtype = repeatable(head, hidden.device)
         bias = None if bias is None else bias.to(dtype)
         given = (
             hidden.to(dtype),
@@ -94,17 +92,41 @@ def token_losses(
         Of the shape of ``targets``, at least float32.
     """
     flat, its = hidden.flatten(0, -2), targets.flatten()
-    rows = _rows(flat, head, most)
+    rows, how = rows_at_once(flat, head, most), repeatable(head, flat.device)
     if rows >= len(flat):
-        return _losses(flat, head, its, "none", smoothing).view_as(targets)
-    how: Any = head
-    if not _is_split(head):
-        weight: Any = head.weight
-        how = (weight, head.bias, dtype_of_products(flat.device, weight.dtype))
+        return _losses(flat, how, its, "none", smoothing).view_as(targets)
     return torch.cat(_in_chunks(flat, how, its, rows, "none", smoothing)).view_as(targets)
 
 
-def _rows(hidden: Tensor, head: nn.Module, most: int | None) -> int:
+def repeatable(head: Any, device: torch.device) -> Any:
+    """A head for ``logits_of``, which each rank may ask for another number of chunks, or for one.
+
+    Under ZeRO 3 each call of a layer is a collective, which all ranks must make: its weights are used, and
+    the layer is not called.
+    """
+    if type(head) is not nn.Linear or _is_split(head):
+        return head
+    weight: Any = head.weight
+    return weight, head.bias, dtype_of_products(device, weight.dtype)
+
+
+def logits_of(hidden: Tensor, head: Any) -> Tensor:
+    """The logits, (..., vocabulary).
+
+    Weights are cast here, and not by autocast, which has one copy for all chunks and sums its gradients.
+
+    Args:
+        hidden: (..., width).
+        head: A module, or of ``repeatable``.
+    """
+    if isinstance(head, nn.Module):
+        found: Tensor = head(hidden)
+        return found
+    weight, bias, dtype = head
+    return F.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+
+
+def rows_at_once(hidden: Tensor, head: nn.Module, most: int | None = None) -> int:
     """How many tokens are done at a time: of a head that is not an ``nn.Linear`` all.
 
     Ranks may have other numbers of tokens, and so of chunks; under ZeRO 3 each call of a layer is a
@@ -120,15 +142,8 @@ def _is_split(head: Any) -> bool:
 
 
 def _losses(hidden: Tensor, head: Any, targets: Tensor, reduction: str, smoothing: float = 0.0) -> Tensor:
-    """By a head that is a module, or its weight and bias and the dtype of its products.
-
-    Weights are cast here, and not by autocast, which has one copy for all chunks and sums its gradients.
-    """
-    if isinstance(head, nn.Module):
-        logits = head(hidden)
-    else:
-        weight, bias, dtype = head
-        logits = F.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+    """By a head as ``logits_of`` takes it."""
+    logits = logits_of(hidden, head)
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(
         exact, targets, ignore_index=IGNORED, reduction=reduction, label_smoothing=smoothing

@@ -1,13 +1,13 @@
-"""Answers that are labelled good or bad: rows of them."""
+"""Answers that are labelled good or bad, each with one to another question."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Sampler
 
 from paceline import PacelineError
 from paceline.recipes.language.data.loading import Kind
@@ -19,6 +19,8 @@ from paceline.recipes.networks.head_loss import IGNORED
 
 EncodedAnswer = tuple[Encoded, bool]
 """An answer as tokens, and whether it is good."""
+Compared = tuple[Encoded, bool, Encoded]
+"""The same, and another answer."""
 
 
 def shuffled_answers() -> tuple[list[Labelled], list[Labelled]]:
@@ -56,27 +58,69 @@ class LabelledRows(Dataset[EncodedAnswer]):
         return self.answers[index]
 
 
-def collate_labelled(answers: Sequence[EncodedAnswer], length: int) -> dict[str, Any]:
-    """``rows`` with their labels in ``is_good``, (rows), and ``others``: each prompt with another's answer.
+class WithOthers(Dataset[Compared]):
+    """Labelled answers, each with another one: that of the index beside it, else the one before it.
 
     Args:
-        answers: What ``LabelledRows`` gives; at least two.
-        length: The most tokens of a row.
-
-    Raises:
-        PacelineError: for one answer alone, which has no other.
+        rows: ``LabelledRows``, joined or mixed.
     """
-    if len(answers) < 2:
-        raise PacelineError(
-            "kto compares an answer with one to another question: a micro-batch has at least two",
-            fix="batch_size=2 or more, and no incomplete batch of one",
-        )
-    rows = [encoded for encoded, _ in answers]
-    others = [_joined(one, other, length) for one, other in zip(rows, [rows[-1], *rows[:-1]], strict=True)]
-    both = collate([[one] for one in [*rows, *others]])
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Be the samples of this epoch, where they are mixed."""
+        if hasattr(self.rows, "set_epoch"):
+            self.rows.set_epoch(epoch)
+
+    def __getitem__(self, index: int | tuple[int, int]) -> Compared:
+        one, other = index if isinstance(index, tuple) else (index, (index - 1) % len(self.rows))
+        return (*self.rows[one], self.rows[other][0])
+
+
+class InSteps(Sampler[tuple[int, int]]):
+    """Indices for ``WithOthers``: each with the one before it in its step, the first with the last.
+
+    So neither micro-batches nor ranks change with which answer one is compared.
+
+    Args:
+        order: A sampler of at least two indices.
+        step: How many there are in an optimizer step.
+
+    Example:
+        >>> [*InSteps(range(5), 3)]
+        [(0, 2), (1, 0), (2, 1), (3, 4), (4, 3)]
+    """
+
+    def __init__(self, order: Any, step: int) -> None:
+        self.order, self.step = order, step
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        left, before = iter(self.order), -1
+        while part := list(islice(left, self.step)):
+            last = part[-1] if len(part) > 1 else before
+            yield from zip(part, [last, *part[:-1]], strict=True)
+            before = part[-1]
+
+
+def collate_labelled(answers: Iterable[Compared], length: int) -> dict[str, Any]:
+    """``rows`` with their labels in ``is_good``, (rows), and ``others``: each prompt with the other answer.
+
+    Args:
+        answers: What ``WithOthers`` gives.
+        length: The most tokens of a row.
+    """
+    rows, labels, others = zip(*answers, strict=True)
+    swapped = [_joined(one, other, length) for one, other in zip(rows, others, strict=True)]
+    both = collate([[one] for one in [*rows, *swapped]])
     first, second = ({name: part.chunk(2)[n] for name, part in both.items()} for n in (0, 1))
-    labels: Tensor = torch.tensor([good for _, good in answers])
-    return {"rows": first, "others": second, "is_good": labels}
+    return {"rows": first, "others": second, "is_good": torch.tensor(labels)}
 
 
 def _joined(one: Encoded, other: Encoded, length: int) -> Encoded:
@@ -87,7 +131,7 @@ def _joined(one: Encoded, other: Encoded, length: int) -> Encoded:
     targets.append(IGNORED)
     tokens, targets = tokens[:length], targets[:length]
     targets[-1] = IGNORED
-    return Encoded(tokens, targets)
+    return Encoded(tokens, targets, one.weight)
 
 
 LABELLED_ANSWERS = Kind(

@@ -101,7 +101,7 @@ class GroupedByLength(Sampler[int]):
 
     Args:
         sizes: Of each row.
-        batch_size: Rows in a batch, over all devices.
+        batch_size: Rows of an optimizer step, over all devices.
 
     Example:
         >>> order = [*GroupedByLength([1, 9, 1, 9], 2)]

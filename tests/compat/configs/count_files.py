@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from paceline import PacelineError
-from paceline.commands.config_init import _settings_of, _target_of
+from paceline.commands.config_init import _settings_of
 from paceline.commands.targets import recipe_modules
 from paceline.compat.configs.reading import OUTCOMES, REFUSED, UNKNOWN, Reading
 from paceline.compat.configs.recognise import read_configuration
@@ -26,7 +26,7 @@ from paceline.config.load import load
 
 def problems_of(reading: Reading) -> list[tuple[str, str]]:
     """What our recipe finds wrong with what a file became."""
-    settings = {"recipe": _target_of(reading.recipe), **reading.settings, "trainer": reading.trainer}
+    settings = {"recipe": reading.recipe, **reading.settings, "trainer": reading.trainer}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "ours.yaml"
         file.write_text(yaml.safe_dump(settings))

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from paceline import PacelineError
-from paceline.recipes.language.data.labelled import LabelledRows, collate_labelled
+from paceline.recipes.language.data.labelled import (
+    InSteps,
+    LabelledRows,
+    WithOthers,
+    collate_labelled,
+)
 from paceline.recipes.language.data.pairs import EncodedPair, PairRows, collate_pairs
 from paceline.recipes.language.data.rows import GroupedByLength, Rows, Streamed, collate, pack
 from paceline.recipes.language.data.samples import Conversation
@@ -93,11 +98,23 @@ def test_pairs_are_filled_up_to_the_same_length():
 
 
 def test_each_prompt_has_another_answer_too():
-    batch = collate_labelled([*LabelledRows([(LONG, True), (encoded([3, 4], [4, IGNORED]), False)])], 3)
-    assert batch["others"]["input_ids"].tolist() == [[5, 4, 0], [3, 6, 7]]
-    assert batch["is_good"].tolist() == [True, False]
-    with pytest.raises(PacelineError, match="at least two"):
-        collate_labelled([(LONG, True)], 3)
+    last = encoded([2, 1], [1, IGNORED], 0.5)
+    rows = WithOthers(LabelledRows([(LONG, True), (encoded([3, 4], [4, IGNORED]), False), (last, True)]))
+    batch = collate_labelled([*rows], 3)
+    assert batch["others"]["input_ids"].tolist() == [[5, 1, 0], [3, 6, 7], [2, 4, 0]]
+    assert batch["is_good"].tolist() == [True, False, True]
+    assert batch["others"]["weights"][:, 0].tolist() == [1, 1, 0.5]
+    assert rows[0, 1] == (LONG, True, rows[1][0])
+
+
+@pytest.mark.parametrize("step", [2, 3, 4, 8])
+def test_an_answer_is_compared_within_its_step(step):
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(0)).tolist()
+    pairs = [*InSteps(order, step)]
+    assert [one for one, _ in pairs] == order
+    assert all(one != other for one, other in pairs)
+    whole = [pairs[n : n + step] for n in range(0, 9 // step * step, step)]
+    assert all({one for one, _ in part} == {other for _, other in part} for part in whole)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
