@@ -38,7 +38,17 @@ def with_adapters(
     config = LoraConfig(
         **lora | more | {"modules_to_save": saved or None, "trainable_token_indices": rows or None}
     )
-    adapted = get_peft_model(model, config)
+    try:
+        adapted = get_peft_model(model, config)
+    except ValueError as error:  # of targets that no layer has, and of layers that take no adapters
+        layers = {
+            name.rpartition(".")[2] for name, part in model.named_modules() if isinstance(part, nn.Linear)
+        }
+        raise PacelineError(
+            f"peft makes no such adapters: {error}",
+            got=f"lora_targets={lora['target_modules']}",
+            allowed=f"all-linear, or of {', '.join(sorted(layers))}",
+        ) from None
     if takes_from_base(lora):
         _keep_beginning(adapted, lora | {"trainable_token_indices": rows or None})
     return adapted

@@ -103,7 +103,23 @@ def _from_files(
     if rewards:
         more["num_labels"] = 1
     kind = transformers.AutoModelForSequenceClassification if rewards else transformers.AutoModelForCausalLM
-    return kind.from_pretrained(model, **more).train()
+    return loaded(kind, model, **more).train()
+
+
+def loaded(kind: Any, name: str, **more: Any) -> Any:
+    """What a class of transformers loads by a name or from a folder.
+
+    Raises:
+        PacelineError: where it cannot be loaded.
+    """
+    try:
+        return kind.from_pretrained(name, **more)
+    except (OSError, ValueError) as error:
+        raise PacelineError(
+            f"{name} cannot be loaded by {kind.__name__}",
+            got=str(error).strip().partition("\n")[0],
+            allowed="a name on the Hugging Face hub, or a folder with config.json, weights and tokenizer.json",
+        ) from None
 
 
 def add_rows(model: Any, name: str, tokens: Sequence[str]) -> list[int]:
@@ -168,7 +184,7 @@ def tokenizer_of(model: str, added: Sequence[str] = ()) -> Any:
     """
     from transformers import AddedToken, AutoTokenizer
 
-    own = copy.deepcopy(tiny_tokenizer()) if model == TINY else AutoTokenizer.from_pretrained(model)
+    own = copy.deepcopy(tiny_tokenizer()) if model == TINY else loaded(AutoTokenizer, model)
     own.add_tokens([AddedToken(token, normalized=False) for token in added])
     return own
 

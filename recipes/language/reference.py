@@ -18,8 +18,8 @@ from paceline.recipes.networks.causal_lm import Abilities, abilities_of, hidden_
 from paceline.recipes.networks.head_loss import IGNORED, token_losses
 
 Batch = dict[str, Tensor]
-"""Rows with one conversation each: ``input_ids``, ``targets``, ``position_ids``, ``starts``; and ``weights``
-where a sample has another one than 1."""
+"""Rows with one conversation each: ``input_ids``, ``targets``, ``position_ids``, ``starts``; and
+``weights``, where a sample has another one than 1."""
 
 
 class ReferenceModule(TrainModule):

@@ -139,8 +139,8 @@ class LanguageModelConfig(RunConfig):
         """
         require_packages(recipe, "transformers", "peft")
         if self.quantized() is not None:
-            require_packages(recipe, self.quantization)
             self._check_quantized()
+            require_packages(recipe, self.quantization)
         self._check_method()
         if self.model != TINY and "learning_rate" not in self.model_fields_set:
             raise PacelineError(

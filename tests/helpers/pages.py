@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 AFTER_CODE = tuple(
-    f"docs/guides/{name}.md" for name in ("checkpoints", "reports", "schedules", "configuration", "fine-tuning")
+    f"docs/guides/{name}.md"
+    for name in ("checkpoints", "reports", "schedules", "configuration", "fine-tuning")
 )
-"""Pages whose commands need what the code of the page has left in the folder: both are run together."""
+"""Pages whose commands need what their code has left in the folder: both are run together."""
 
 
 def blocks(page: Path, language: str = "python") -> list[str]:
