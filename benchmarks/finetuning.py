@@ -4,8 +4,8 @@ python benchmarks/finetuning.py [NAME...] [--rounds 5] [--json benchmarks/result
 
 The programs are in ``side_by_side/finetuning/``: a file of settings for this trainer, and a program for
 TRL, of which what both have by default is not written. Both train the same small Llama on the same samples
-in the same order for 20 steps of 16, in float32, with a checkpoint at the end and TensorBoard; LoRA from one
-adapter, a reward model from the same head. Each is a separate process, one after another, round by
+in the same order for 20 steps of 16, in float32, with a checkpoint at the end and TensorBoard; LoRA from
+one adapter, a reward model from the same head. Each is a separate process, one after another, round by
 round; medians are shown. Tokens are all of the samples, those of prompts too; the first step is not timed.
 Lines are those that are neither empty nor a comment.
 """

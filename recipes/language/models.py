@@ -118,7 +118,7 @@ def loaded(kind: Any, name: str, **more: Any) -> Any:
         raise PacelineError(
             f"{name} cannot be loaded by {kind.__name__}",
             got=str(error).strip().partition("\n")[0],
-            allowed="a name on the Hugging Face hub, or a folder with config.json, weights and tokenizer.json",
+            allowed="a name on the Hugging Face hub, or a folder with config.json, weights, tokenizer.json",
         ) from None
 
 
