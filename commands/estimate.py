@@ -37,28 +37,30 @@ def estimate(
     """Show the memory and the modelled speed of each strategy, and recommend one.
 
     A step of the first batch is traced without allocating anything; no device is needed. With neither
-    --devices nor --gpu nor --memory, for the devices here.
+    --devices nor --gpu nor --memory, for the devices here. Recipes of language models need of model= its
+    config.json alone, and take rows of their full length.
     """
+    from ..config import for_shapes
     from ..tools.run_estimate import estimate as run_estimate
 
     require_own_folder(target, trust)
     assumed = dict(map(_assumption, assume or []))
     here = [] if devices is None else ["trainer.devices=1"]
     loaded = load_target(target, config, [*here, *(settings or [])])
-    with warnings.catch_warnings():  # nothing starts the workers here
+    with for_shapes(), warnings.catch_warnings():  # nothing starts the workers here
         warnings.filterwarnings("ignore", "This DataLoader will create")
         experiment = loaded.recipe.build_experiment(loaded.checked())
-    found = run_estimate(
-        experiment.trainer,
-        experiment.module,
-        experiment.train,
-        experiment.datamodule,
-        devices=devices,
-        per_node=per_node,
-        memory=memory,
-        gpu=gpu,
-        assume=assumed,
-    )
+        found = run_estimate(
+            experiment.trainer,
+            experiment.module,
+            experiment.train,
+            experiment.datamodule,
+            devices=devices,
+            per_node=per_node,
+            memory=memory,
+            gpu=gpu,
+            assume=assumed,
+        )
     if picture is not None:
         found.draw(picture)
     if as_json:

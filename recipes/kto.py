@@ -114,15 +114,15 @@ class KTO(ReferenceModule):
             "divergence": divergence,
         }
 
-    def on_validation_start(self) -> None:
+    def on_validation_start(self, trainer: Any) -> None:
         self._judged = []
 
     def validation_step(self, batch: Any) -> None:
         both = (self.gains(batch[name]) for name in ("rows", "others"))
         self._judged_now = (*both, batch["is_good"], weights_of(batch["rows"]))
 
-    def on_validation_step_end(self) -> None:  # which does not follow a batch that only keeps ranks in step
-        self._judged.append(self._judged_now)
+    def on_validation_step_end(self, trainer: Any, output: Any, batch: Any, batch_idx: int) -> None:
+        self._judged.append(self._judged_now)  # here, where no batch comes that only keeps ranks in step
 
     def on_validation_end(self, trainer: Any) -> None:
         """All answers are judged by one divergence, that of the whole validation."""

@@ -115,9 +115,7 @@ class Distill(FineTune):
         return total
 
     def validation_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        loss, count = self.forward(
-            **batch
-        )  # ZeRO 3 keeps which module uses a weight: in training, no other
+        loss, count = self.forward(**batch)  # under ZeRO 3 the same module uses the head as in training
         return {"loss": loss, "weight": count}
 
     test_step = validation_step

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline import PacelineError, TrainModule
-from paceline.config import Experiment
+from paceline.config import Experiment, shapes_alone
 from paceline.recipes.data.hugging_face import require_packages
 from paceline.recipes.data.tiny_models import tiny_conversations
 from paceline.recipes.language.data.loading import Kind
@@ -81,7 +81,6 @@ class FineTune(TrainModule):
         liger: bool = False,
     ) -> None:
         super().__init__()
-        self.liger = liger
         self.model = load_causal_model(**model)
         plain = model.get("quantization") or model.get("attn_implementation")
         self.able = Abilities() if plain else abilities_of(self.model)
@@ -150,12 +149,18 @@ def build_of(config: Config, name: str, make_module: Callable[[], FineTune]) -> 
         raise PacelineError("packed rows are all as long", fix="group_by_length=false, or packing=false")
     packed = config.length if config.packing else 0
     kind = Kind(
-        Reading.sample, SAMPLES, encode, lambda one: [one], partial(Rows, length=packed), built_in_samples
+        Reading.sample,
+        SAMPLES,
+        encode,
+        lambda one: [one],
+        partial(Rows, length=packed),
+        built_in_samples,
+        lambda one: one,
     )
     experiment = build_experiment(
         config, name, kind, partial(collate, length=packed), lambda _: make_module(), monitor="val/loss"
     )
-    if config.packing and config.quantized() is None:
+    if config.packing and config.quantized() is None and not shapes_alone():
         module: Any = experiment.module
         refuse_packing_where_rows_mix(module.model)
     return experiment

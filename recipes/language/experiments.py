@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader, RandomSampler, Sampler, SequentialSampl
 
 from paceline import Mixture, PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
-from paceline.config import Experiment
-from paceline.recipes.data.hugging_face import ExportAtEnd, check_vocabulary
+from paceline.config import Experiment, shapes_alone
+from paceline.recipes.data.hugging_face import TINY, ExportAtEnd, check_vocabulary
 from paceline.recipes.language.data.labelled import InSteps, WithOthers
 from paceline.recipes.language.data.loading import Kind, Part, load_parts
 from paceline.recipes.language.data.preview import preview
@@ -20,6 +20,7 @@ from paceline.recipes.language.data.templates import Encoding
 from paceline.recipes.language.models import load_tokenizer
 from paceline.recipes.language.samples import SampleAnswers, questions_of
 from paceline.recipes.language.settings import LanguageModelConfig
+from paceline.recipes.language.shapes import any_row
 
 
 def build_experiment(
@@ -46,6 +47,8 @@ def build_experiment(
     Raises:
         SystemExit: after a preview.
     """
+    if shapes_alone() and config.model != TINY:
+        return shapes_of(config, name, kind, collate, make_module, compares)
     tokenizer = load_tokenizer(config)
     encoding = Encoding(tokenizer, config.length, getattr(config, "train_on", "answers"), config.too_long)
     train, val = load_parts(config, encoding, kind, getattr(config, "streaming", False))
@@ -66,8 +69,8 @@ def build_experiment(
         "collate_fn": collate,
     }
     samples = samples_of_step(trainer, config.batch_size)
-    read = order(config, train.rows, samples)
-    rows = [None if part is None else part.rows for part in (train, val)]
+    read: Sampler[Any] = order(config, train.rows, samples)
+    rows: list[Any] = [None if part is None else part.rows for part in (train, val)]
     if compares:
         if samples < 2:
             raise PacelineError(
@@ -90,6 +93,31 @@ def at_times(config: LanguageModelConfig, tokenizer: Any) -> list[Callback]:
         *([samples] if questions else []),
         *([ExportAtEnd(tokenizer, config.export_merged)] if config.export else []),
     ]
+
+
+def shapes_of(
+    config: LanguageModelConfig,
+    name: str,
+    kind: Kind[Any, Any],
+    collate: Callable[[Any], Any],
+    make_module: Callable[[Any], TrainModule],
+    compares: bool = False,
+) -> Experiment:
+    """The same without weights, tokenizer and data, with a batch of rows that are as long as they may be.
+
+    Arguments as of ``build_experiment``.
+    """
+    trainer = config.make_trainer(name=name, max_epochs=config.epochs, clip_grad_norm=1.0)
+    rows = kind.rows([kind.of_tokens(any_row(config.length))] * config.batch_size)
+    rows = WithOthers(rows) if compares else rows
+    batch = collate([rows[number] for number in range(len(rows))])
+    return Experiment(trainer, make_module(_NoTokenizer()), train=[batch])
+
+
+class _NoTokenizer:
+    """What a module is made with where there is none."""
+
+    pad_token_id = eos_token_id = 0
 
 
 def samples_of_step(trainer: Trainer, batch_size: int) -> int:

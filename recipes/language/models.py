@@ -21,6 +21,7 @@ from paceline.recipes.language.quantization import (
     quantization_config,
 )
 from paceline.recipes.language.settings import LanguageModelConfig
+from paceline.recipes.language.shapes import load
 
 TEMPLATES = {
     "chatml": CHATML,
@@ -113,7 +114,7 @@ def loaded(kind: Any, name: str, **more: Any) -> Any:
         PacelineError: where it cannot be loaded.
     """
     try:
-        return kind.from_pretrained(name, **more)
+        return load(kind, name, **more)
     except (OSError, ValueError) as error:
         raise PacelineError(
             f"{name} cannot be loaded by {kind.__name__}",

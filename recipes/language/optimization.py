@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from paceline import PacelineError, TrainModule
-from paceline.config import make_optimizer, make_scheduler
+from paceline.config import make_optimizer, make_scheduler, shapes_alone
 from paceline.optimizers import has_fused_kernels
 
 
@@ -47,7 +47,7 @@ def configured(
         "lora_B": None if lora_plus_ratio is None else learning_rate * lora_plus_ratio,
     }
     groups = parameter_groups(module, model, learning_rate, rates, weight_decay)
-    fused = has_fused_kernels(module.device) or None
+    fused = shapes_alone() or has_fused_kernels(module.device) or None  # an estimate is of other devices
     made = make_optimizer(
         optimizer, groups, module=model, lr=learning_rate, weight_decay=weight_decay, fused=fused
     )

@@ -42,8 +42,11 @@ def abilities_of(model: Any) -> Abilities:
     """Try what a model can do, on a few tokens; its attention takes documents from then on, if it can.
 
     Args:
-        model: Of transformers, or with adapters of peft; with weights that its device can compute with.
+        model: Of transformers, or with adapters of peft; with weights that its device can compute with. On
+            the meta device nothing can be tried: it is taken for one that can do all.
     """
+    if next(model.parameters()).is_meta:
+        return _taken_for_able(model)
     tokens = torch.arange(1, 13, device=next(model.parameters()).device)[None]
     places = torch.arange(6, device=tokens.device).repeat(2)[None]
     training = model.training
@@ -133,10 +136,7 @@ def _shortest_window(model: Any) -> float:
 
 def _takes_documents(model: Any, tokens: Tensor, places: Tensor, expected: Tensor) -> bool:
     """Whether two documents in a row have the same logits by ``attend``, which the model is given."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    AttentionInterface.register(ATTENTION, _attention)
-    AttentionMaskInterface.register(ATTENTION, AttentionMaskInterface()["sdpa"])
+    _register_attention()
     able, starts = Abilities(documents=math.inf), starts_of(torch.tensor([[0] * 6 + [1] * 6]))
     device = tokens.device
     try:
@@ -148,6 +148,20 @@ def _takes_documents(model: Any, tokens: Tensor, places: Tensor, expected: Tenso
     except Exception:  # a model may refuse in any way what it does not know
         return False
     return _same(found, expected)
+
+
+def _taken_for_able(model: Any) -> Abilities:
+    _register_attention()
+    _without_peft(model).set_attn_implementation(ATTENTION)
+    has_head = isinstance(_without_peft(model).get_output_embeddings(), nn.Module)
+    return Abilities(has_head, _shortest_window(model))
+
+
+def _register_attention() -> None:
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(ATTENTION, _attention)
+    AttentionMaskInterface.register(ATTENTION, AttentionMaskInterface()["sdpa"])
 
 
 def _take_the_usual_attention(model: Any) -> None:

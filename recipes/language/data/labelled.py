@@ -135,6 +135,12 @@ def _joined(one: Encoded, other: Encoded, length: int) -> Encoded:
 
 
 LABELLED_ANSWERS = Kind(
-    Reading.labelled, LABELLED, encode_labelled, lambda one: [one[0]], LabelledRows, shuffled_answers
+    Reading.labelled,
+    LABELLED,
+    encode_labelled,
+    lambda one: [one[0]],
+    LabelledRows,
+    shuffled_answers,
+    lambda one: (one, True),
 )
 """What ``kto`` is trained on."""

@@ -32,6 +32,7 @@ class Kind(Generic[S, Item]):
         parts: The tokens of one of these, to be shown and counted.
         rows: Makes a dataset of them.
         built_in: Samples to train and to validate on where no data is given.
+        of_tokens: Makes what is trained on of tokens, for its shapes.
     """
 
     parse: Callable[[Reading, dict[str, Any]], S]
@@ -40,6 +41,7 @@ class Kind(Generic[S, Item]):
     parts: Callable[[Item], Sequence[Encoded]]
     rows: Callable[[Sequence[Item]], Any]
     built_in: Callable[[], tuple[Sequence[S], Sequence[S]]]
+    of_tokens: Callable[[Encoded], Item]
 
 
 class Part(NamedTuple):

@@ -88,6 +88,12 @@ def shuffled_pairs() -> tuple[list[Pair], list[Pair]]:
 
 
 PAIRS_OF_ANSWERS = Kind(
-    Reading.pair, PAIRS, encode_pair, lambda pair: [pair.chosen, pair.rejected], PairRows, shuffled_pairs
+    Reading.pair,
+    PAIRS,
+    encode_pair,
+    lambda pair: [pair.chosen, pair.rejected],
+    PairRows,
+    shuffled_pairs,
+    lambda one: EncodedPair(one, one),
 )
 """What ``dpo`` and ``reward-model`` are trained on."""
