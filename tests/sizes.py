@@ -10,10 +10,7 @@ from paceline.callbacks import CountersView, LoopView, RanksView, TrainerView
 from paceline.strategies import Strategy
 
 ROOT = Path(paceline.__file__).parent
-FOLDERS = (
-    *("trainer", "callbacks", "strategies", "recipes", "compat", "config", "commands", "doctor", "tools"),
-    *("common", "other_trainers"),
-)
+FOLDERS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 
 
 def interfaces() -> dict[str, int]:

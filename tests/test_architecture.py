@@ -25,21 +25,7 @@ OF_OTHERS = re.compile(
     r"compat/(migrate/(\w+_names|lightning/(names|trainer_names|arguments))|lightning/(.*strategies(/\w+)?|other_paths))\.py"
 )
 """Tables of the names that others have, or may not take."""
-FOLDERS = (
-    "trainer",
-    "callbacks",
-    "strategies",
-    "optimizers",
-    "recipes",
-    "compat",
-    "testing",
-    "commands",
-    "config",
-    "doctor",
-    "tools",
-    "common",
-    "other_trainers",
-)
+FOLDERS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 FILES = sorted([*ROOT.glob("*.py"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.py"))])
 BACKENDS = re.compile(r"\b(ddp|fsdp|hsdp|deepspeed|nccl|gloo)\b", re.IGNORECASE)
 
