@@ -172,7 +172,7 @@ def resumable(base, strategy, ranks, suffix="", **more):
         sources = [{"path": str(base / f"{file}.jsonl"), "weight": weight} for file, weight in SOURCES]
         if name != "mixed":
             sources = [source | {"weight": None} for source in sources]
-        settings = settings | {"data": sources, "batch_size": 4 // ranks}
+        settings = settings | {"data": sources, "batch_size": 4 // ranks, "learning_rate": 3e-4}
         cases[name + suffix] = case_of(base, "llm-finetune", strategy, ranks, settings, samples=4, **more)
     return cases
 
