@@ -171,14 +171,8 @@ def add_batches(draft: Draft, size: str, usual: int) -> None:
         steps = max(1, total // micro)
         top.note("batch_size", READ, f"batch_size: {micro}, trainer.accumulate: {steps}")
     top.note("batch_size", DEFAULT, "gradient_accumulation_steps says it")
-    more = ""
-    if draft.recipe == "kto" and micro < 2:  # which compares the answers of a micro-batch
-        micro, steps = 2, max(1, (steps or 1) // 2)
-        more = (
-            f"; kto compares answers of a micro-batch, which has two at least; trainer.accumulate: {steps}"
-        )
     draft.set("batch_size", micro)
-    top.note(size, READ, f"batch_size: {micro}{more}")
+    top.note(size, READ, f"batch_size: {micro}")
     if steps is not None and steps > 1:
         draft.set("trainer.accumulate", steps)
     top.note("gradient_accumulation_steps", READ, f"trainer.accumulate: {steps}")
