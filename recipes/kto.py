@@ -25,7 +25,7 @@ from paceline.recipes.language.settings import Amount, LanguageModelConfig, Part
 class Config(LanguageModelConfig):
     """Settings of the recipe."""
 
-    length: PositiveInt = 128
+    length: PositiveInt = 96
     """The most tokens of a sample."""
     beta: Positive = 0.1
     """How closely the model is held to the reference."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import torch
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PositiveInt
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -31,6 +31,8 @@ __all__ = ["PRESETS", "Config", "Distill", "build"]
 class Config(FineTuneConfig):
     """Settings of the recipe."""
 
+    epochs: PositiveInt = 1
+    """Passes over the data."""
     teacher: Annotated[str, BeforeValidator(exported_by)]
     """A name on the Hugging Face hub, or a folder of a model or of a run, with the same tokens."""
     temperature: Positive = 1.0
