@@ -119,7 +119,7 @@ RECIPES = {
         "llm_finetune",
         "instruction tuning of a language model of Hugging Face: full, LoRA or QLoRA",
         "transformers, peft",
-        Figure("", "val/loss", 4.582, 0.077, 4.9, 71),
+        Figure("", "val/loss", 4.582, 0.077, 4.9, 39),
     ),
     "multi-task": Recipe(
         "multi_task",
