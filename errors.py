@@ -15,7 +15,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _RECIPES = _PACKAGE + "recipes" + os.sep
 _FOLDERS = {
     *("callbacks", "commands", "common", "compat", "config", "doctor", "optimizers", "other_trainers"),
-    *("strategies", "testing", "tools", "trainer"),
+    *("schedules", "strategies", "testing", "tools", "trainer"),
 }
 """Those of the package, but for recipes; its tests and documentation may lie beside them."""
 _SAME = {"learning_rate": "lr", "lr": "learning_rate", "wd": "weight_decay"}

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from paceline import PacelineError
-from paceline.commands.config_init import _settings_of, _target_of
+from paceline.commands.config_init import _settings_of
 from paceline.commands.targets import recipe_modules
 from paceline.config.load import load
 from paceline.other_trainers.fine_tuning import OF_RECIPES, setting_here
@@ -89,5 +89,5 @@ def test_answers_name_settings_that_recipes_have():
 )
 def test_a_key_of_theirs_is_answered_with_ours(recipe, setting, said):
     with pytest.raises(PacelineError) as raised:
-        load(_target_of(recipe), settings=[setting], recipes=recipe_modules()).checked()
+        load(recipe, settings=[setting], recipes=recipe_modules()).checked()
     assert said in str(raised.value)

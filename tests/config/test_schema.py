@@ -26,7 +26,7 @@ BLOCKS = {
     f"{page.name}:{number}": block
     for page in PAGES
     for number, block in enumerate(YAML.findall(page.read_text()))
-    if "distributed_type" not in block  # of Accelerate
+    if not re.search("^(distributed_type|model_name_or_path|base_model):", block, re.MULTILINE)  # others'
 }
 FILES = {
     str(file.relative_to(ROOT)): file.read_text()

@@ -295,10 +295,10 @@ learning_rate: 5.0e-6
         {
             "beta": 0.1,
             "good_weight": 1.5,
-            "batch_size": 2,
+            "batch_size": 1,
             "data": [{"path": "data/judged.json", "form": "alpaca", "columns": {"label": "liked"}}],
         },
-        {**_ARGUMENTS, "accumulate": 4},
+        _ARGUMENTS,
     ),
     "reward": Example(
         f"""
