@@ -92,12 +92,14 @@ class Adapters(FineTune):
         from peft import LoraConfig, get_peft_model
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        self.hparams.update(warmup="3%", weight_decay=0.0, liger=False)
+        optimization = {"learning_rate": learning_rate, "warmup": "3%"}
+        self.hparams.update(optimization=optimization)
         with DEVICE or contextlib.nullcontext():
             model = LlamaForCausalLM(LlamaConfig(use_cache=False, **shape)).to(torch.bfloat16)
             lora = LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
             self.model = get_peft_model(model, lora)
         self.able = abilities_of(self.model)
+        self.label_smoothing, self.liger = 0.0, False
 
 
 class Row(NamedTuple):

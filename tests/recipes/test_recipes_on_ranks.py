@@ -15,7 +15,8 @@ from paceline.recipes import RECIPES
 pytestmark = pytest.mark.launch  # for its length
 STEPS = 4
 # In test_language_models_on_ranks.py, under sharding strategies; and classifiers, as vit-cifar10 is one.
-SHOWN_BY_OTHERS = ("dpo", "llm-finetune", "digits", "resnet-cifar10")
+OF_LANGUAGE = ("dpo", "kto", "llm-distill", "llm-finetune", "reward-model")
+SHOWN_BY_OTHERS = (*OF_LANGUAGE, "digits", "resnet-cifar10")
 MORE = ["fsdp", "hsdp", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3"]
 STRATEGIES = [
     "ddp",
@@ -31,11 +32,14 @@ SMALLER = {
     "finetune-vision": {"batch_size": 16, "trainer.global_batch_size": 64, "workers": 0},
     "gan": {"width": 8, "per_class": 2, "batch_size": 16, "workers": 0},
     "gpt": {"model.depth": 2, "length": 32, "trainer.global_batch_size": 8, "batch_size": 4, "workers": 0},
-    "llm-finetune": {"length": 128, "trainer.global_batch_size": 8, "batch_size": 2, "export": "false"},
+    "kto": {"length": 64, "trainer.global_batch_size": 16, "batch_size": 4, "export": "false"},
+    "llm-distill": {"length": 128, "trainer.global_batch_size": 8, "batch_size": 2, "export": "false"},
+    "llm-finetune": {"length": 128, "trainer.global_batch_size": 8, "batch_size": 2},
     "multi-task": {"widths": "[8,16]", "batch_size": 32, "workers": 0},
     "neural-field": {"width": 16, "waves": 16, "batch_size": 256},
     "reinforce": {"batch_size": 8, "held_out": 8, "steps": STEPS},
     "resnet-cifar10": {"widths": "[8,16]"},
+    "reward-model": {"length": 64, "trainer.global_batch_size": 8, "batch_size": 2, "export": "false"},
     "simclr": {"widths": "[8,16]", "batch_size": 64, "workers": 0},
     "tabular": {"width": 8, "dropout": 0},  # masks are of each rank's own generator
     "vit-cifar10": {"data": "digits", "model.depth": 2, "trainer.global_batch_size": 64, "workers": 2},
