@@ -109,25 +109,32 @@ def load_target(target: str | None, config: list[Path] | None, settings: list[st
     """What the user wrote, read and checked."""
     from ..config.load import load
 
-    _refuse_others(target)
-    return load(target, config or [], settings or [], recipe_modules())
+    try:
+        loaded = load(target, config or [], settings or [], recipe_modules())
+    except PacelineError:
+        _refuse_others(target)
+        raise
+    if loaded.problems:
+        _refuse_others(target)
+    return loaded
 
 
 def _refuse_others(target: str | None) -> None:
-    """Refuse a file of LLaMA-Factory or Axolotl, and say how to read it."""
+    """Of a target that is not right: if it is a file of LLaMA-Factory or Axolotl, say how to read it."""
     if target is None or Path(target).suffix not in (".yaml", ".yml") or not Path(target).is_file():
         return
+    from ..compat.configs.recognise import AXOLOTL, LLAMA_FACTORY, source_of
     from ..trainer.config.yaml_reader import read_yaml_file
 
     content = read_yaml_file(Path(target)).content
-    if not isinstance(content, dict) or not {"base_model", "model_name_or_path"} & {*content}:
+    if not isinstance(content, dict) or "recipe" in content or "module" in content:
         return
-    if "recipe" in content or "module" in content:
-        return
-    raise PacelineError(
-        f"{target} is a file of {'Axolotl' if 'base_model' in content else 'LLaMA-Factory'}",
-        fix=f"paceline config init run.yaml --from {target}; then paceline fit run.yaml",
-    )
+    source = source_of(content)
+    if source in (AXOLOTL, LLAMA_FACTORY):
+        raise PacelineError(
+            f"{target} is a file of {source}",
+            fix=f"paceline config init run.yaml --from {target}; then paceline fit run.yaml",
+        ) from None
 
 
 def recipe_of_target(target: str) -> Recipe:
