@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from torch import Tensor
 
 from paceline.config import Experiment
@@ -29,14 +29,12 @@ from paceline.recipes.language.reference import (
     weighted_mean,
     weights_of,
 )
-from paceline.recipes.language.settings import Amount, LanguageModelConfig, Part, Positive, Warmup
+from paceline.recipes.language.settings import Amount, Positive, PreferenceConfig
 
 
-class Config(LanguageModelConfig):
+class Config(PreferenceConfig):
     """Settings of the recipe."""
 
-    length: PositiveInt = 128
-    """The most tokens of a sample."""
     objective: Objective = "sigmoid"
     """``sigmoid`` is DPO; ``ipo`` and ``hinge`` have a reference too, ``orpo`` and ``simpo`` none."""
     beta: Positive = 0.1
@@ -51,16 +49,6 @@ class Config(LanguageModelConfig):
     """What that loss is of: ``all`` has the prompts too."""
     sft_mean: Literal["pairs", "tokens"] = "pairs"
     """``tokens``: the mean over all tokens of a micro-batch, which depends on its size."""
-    batch_size: PositiveInt = 8
-    """Pairs on each device."""
-    epochs: PositiveInt = 1
-    """Passes over the data."""
-    learning_rate: Positive = 1e-3
-    """The highest; ``scheduler`` says what follows."""
-    warmup: Warmup = "10%"
-    """How long the learning rate rises: a part of the run, epochs (``0.5ep``) or steps."""
-    dropout: Part | None = 0.0
-    """The rate of the dropout layers of model and reference; none: what they have."""
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -19,10 +19,10 @@ from paceline.recipes.language.data.labelled import LABELLED_ANSWERS, collate_la
 from paceline.recipes.language.experiments import build_experiment
 from paceline.recipes.language.objectives import estimated_divergence, single_losses
 from paceline.recipes.language.reference import Batch, ReferenceModule, weighted_mean, weights_of
-from paceline.recipes.language.settings import Amount, LanguageModelConfig, Part, Positive, Warmup
+from paceline.recipes.language.settings import Amount, Positive, PreferenceConfig
 
 
-class Config(LanguageModelConfig):
+class Config(PreferenceConfig):
     """Settings of the recipe."""
 
     length: PositiveInt = 96
@@ -35,14 +35,6 @@ class Config(LanguageModelConfig):
     """Of bad answers."""
     batch_size: PositiveInt = 16
     """Answers on each device; each is compared with one to another question of its optimizer step."""
-    epochs: PositiveInt = 1
-    """Passes over the data."""
-    learning_rate: Positive = 1e-3
-    """The highest; ``scheduler`` says what follows."""
-    warmup: Warmup = "10%"
-    """How long the learning rate rises: a part of the run, epochs (``0.5ep``) or steps."""
-    dropout: Part | None = 0.0
-    """The rate of the dropout layers of model and reference; none: what they have."""
 
 
 PRESETS = DPO_PRESETS

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import PositiveInt
 from torch import Tensor
 
 from paceline import TrainModule
@@ -19,26 +18,14 @@ from paceline.recipes.language.models import load_causal_model
 from paceline.recipes.language.objectives import reward_losses
 from paceline.recipes.language.optimization import configured
 from paceline.recipes.language.reference import Batch, rows_of, weighted_mean, weights_of
-from paceline.recipes.language.settings import Amount, LanguageModelConfig, Part, Positive, Warmup
+from paceline.recipes.language.settings import Amount, PreferenceConfig
 
 
-class Config(LanguageModelConfig):
+class Config(PreferenceConfig):
     """Settings of the recipe."""
 
-    length: PositiveInt = 128
-    """The most tokens of a sample."""
     center: Amount = 0.0
     """The weight that draws the mean of rewards to 0."""
-    batch_size: PositiveInt = 8
-    """Pairs on each device."""
-    epochs: PositiveInt = 1
-    """Passes over the data."""
-    learning_rate: Positive = 1e-3
-    """The highest; ``scheduler`` says what follows."""
-    warmup: Warmup = "10%"
-    """How long the learning rate rises: a part of the run, epochs (``0.5ep``) or steps."""
-    dropout: Part | None = 0.0
-    """The rate of the model's dropout layers; none: what they have."""
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -225,3 +225,20 @@ class LanguageModelConfig(RunConfig):
         names = ("learning_rate", "embedding_learning_rate", "head_learning_rate", "lora_plus_ratio")
         more = ("optimizer", "weight_decay", "scheduler", "warmup")
         return {name: getattr(self, name) for name in (*names, *more)}
+
+
+class PreferenceConfig(LanguageModelConfig):
+    """Settings of every recipe that learns which answers are preferred."""
+
+    length: PositiveInt = 128
+    """The most tokens of a sample."""
+    batch_size: PositiveInt = 8
+    """Pairs on each device."""
+    epochs: PositiveInt = 1
+    """Passes over the data."""
+    learning_rate: Positive = 1e-3
+    """The highest; ``scheduler`` says what follows."""
+    warmup: Warmup = "10%"
+    """How long the learning rate rises: a part of the run, epochs (``0.5ep``) or steps."""
+    dropout: Part | None = 0.0
+    """The rate of the dropout layers of the model, and of its reference; none: what they have."""
