@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import runpy
+import shutil
 import statistics
 import subprocess
 import sys
@@ -23,6 +24,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from side_by_side import lines_of
 
 PROGRAMS = Path(__file__).parent / "side_by_side" / "finetuning"
 NAMES = ("sft", "lora", "dpo", "kto", "orpo", "reward")
@@ -133,19 +136,16 @@ def watch(program: str) -> None:
     Path("found.json").write_text(json.dumps({"losses": steps, "seconds": ends[-1] - ends[0]}))
 
 
-def lines_of(program: Path) -> int:
-    stripped = [line.strip() for line in program.read_text().splitlines()]
-    return len([line for line in stripped if line and not line.startswith("#")])
-
-
 def compare(name: str, rounds: int) -> dict[str, Any]:
     """Both sides of a program, one after another."""
     found: dict[str, list[dict[str, Any]]] = {"paceline": [], "trl": []}
-    for _ in range(rounds):
-        for side, measure in (("paceline", by_paceline), ("trl", by_trl)):
-            with tempfile.TemporaryDirectory() as folder:
-                tokens = prepare(Path(folder))
-                found[side].append(measure(name, Path(folder)))
+    with tempfile.TemporaryDirectory() as work:
+        (prepared := Path(work, "prepared")).mkdir()
+        tokens = prepare(prepared)
+        for number in range(rounds):
+            for side, measure in (("paceline", by_paceline), ("trl", by_trl)):
+                folder = shutil.copytree(prepared, Path(work, f"{side}-{number}"))
+                found[side].append(measure(name, folder))
     data = next(line for line in (PROGRAMS / f"{name}.yaml").read_text().splitlines() if "data:" in line)
     count = tokens[data.split()[1].removesuffix(".jsonl")] * (STEPS - 1) / STEPS
     ours, theirs = (found[side][0]["losses"] for side in found)

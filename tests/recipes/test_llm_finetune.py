@@ -11,21 +11,11 @@ from paceline import PacelineError
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-from paceline.recipes.data.tiny_models import tiny_conversations, tiny_llama, tiny_tokenizer
+from paceline.recipes.data.tiny_models import tiny_conversations, tiny_tokenizer
 from paceline.recipes.llm_finetune import Config, FineTune, build
 
 SETTINGS = {"length": 128, "batch_size": 2, "epochs": 1}
 TRAINER = {"limit_train_batches": 4, "limit_val_batches": 2, "accelerator": "cpu", "log_every": 1}
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    """A model in a folder, as from_pretrained takes it."""
-    folder = tmp_path_factory.mktemp("base")
-    torch.manual_seed(7)
-    tiny_llama().save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

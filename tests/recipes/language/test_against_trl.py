@@ -12,20 +12,10 @@ pytest.importorskip("peft")
 from datasets import Dataset
 
 from paceline.recipes import dpo, kto, llm_distill, llm_finetune, reward_model
-from paceline.recipes.data.tiny_models import tiny_conversations, tiny_llama, tiny_tokenizer
+from paceline.recipes.data.tiny_models import tiny_conversations, tiny_tokenizer
 
 NUMBER, LENGTH = 6, 400
 QUIET = {"report_to": [], "use_cpu": True, "bf16": False, "per_device_train_batch_size": NUMBER}
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    """A model in a folder, as from_pretrained takes it."""
-    folder = tmp_path_factory.mktemp("base")
-    torch.manual_seed(7)
-    tiny_llama().save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +199,7 @@ def test_rewards(base, records, tmp_path, center):
 
     torch.manual_seed(3)
     model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
-    model.save_pretrained(tmp_path / "rewards")  # with its head, which is drawn anew else
+    model.save_pretrained(tmp_path / "rewards")  # with its head, which is drawn again else
     tiny_tokenizer().save_pretrained(tmp_path / "rewards")
     rows = [{key: row[key] for key in ("prompt", "chosen", "rejected")} for row in records]
     more = {"center_rewards_coefficient": center or None}

@@ -15,7 +15,6 @@ from paceline.callbacks import LambdaCallback
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-from paceline.recipes.data.tiny_models import tiny_llama, tiny_tokenizer
 from paceline.recipes.language.models import load_causal_model
 from paceline.recipes.llm_finetune import Config, build
 
@@ -25,16 +24,6 @@ BITS = {
     "torchao-8": {"load_in_8bit": True, "quantization": "torchao"},
 }
 RUN = {"length": 64, "batch_size": 2, "epochs": 1, "learning_rate": 2e-3, "method": "lora", "lora_rank": 4}
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    """A model in a folder, as from_pretrained takes it."""
-    folder = tmp_path_factory.mktemp("base")
-    torch.manual_seed(7)
-    tiny_llama().save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(params=BITS)
