@@ -17,16 +17,19 @@ if TYPE_CHECKING:
     from ..compat.configs.reading import Note, Reading
 
 
+_Source = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="A file of accelerate config, JSON for ZeRO, or a file of LLaMA-Factory or Axolotl.",
+    ),
+]
+
+
 def init(
     file: Annotated[Path, typer.Argument(help="The file that is written.")] = Path("paceline.yaml"),
-    source: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            help="A file of accelerate config, JSON for ZeRO, or a file of LLaMA-Factory or Axolotl.",
-        ),
-    ] = None,
+    source: _Source = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --from: the report as JSON.")] = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="Ask nothing: defaults for what no option says.")

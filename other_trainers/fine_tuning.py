@@ -136,7 +136,7 @@ OF_RECIPES: dict[str, str] = {
     **dict.fromkeys(("use_liger_kernel", "enable_liger_kernel", "liger_kernel_config"), "liger"),
     # objectives
     **dict.fromkeys(
-        ("loss_type", "pref_loss", "rl"), "objective, of the recipe dpo; kto is a recipe of its own"
+        ("loss_type", "pref_loss", "rl"), "objective, of the recipe dpo; kto is another recipe"
     ),
     **dict.fromkeys(("rl_beta", "pref_beta", "orpo_alpha"), "beta"),
     **dict.fromkeys(("simpo_gamma", "gamma_beta_ratio"), "gamma"),

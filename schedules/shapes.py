@@ -1,4 +1,4 @@
-"""The schedules: how the rate goes on after a warm-up."""
+"""The schedules: how the rate continues after a warm-up."""
 
 from __future__ import annotations
 

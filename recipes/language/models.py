@@ -60,7 +60,7 @@ def load_causal_model(
         adapter: A folder of adapters to train on; none: new ones.
         trained: Arguments of ``freeze``; none: all weights are trained.
         added_tokens: Tokens that the model's tokenizer gets; they have embeddings, which are trained.
-        rewards: With a new head that gives one number for a row, ``score``, in place of its own.
+        rewards: With a new head that gives one number for a row, ``score``, and not its own.
     """
     if model == TINY:
         found = tiny_llama(rewards)

@@ -16,7 +16,7 @@ from paceline.durations import Cadence, Duration, StepPosition
 class SampleAnswers(Callback):
     """Logs what the model answers to questions, as a text ``train/samples``, every so often.
 
-    Rank 0 takes the likeliest token each time; nothing is drawn, and training goes on as without it.
+    Rank 0 takes the likeliest token each time; nothing is drawn, and training continues as without it.
 
     Args:
         tokenizer: Of transformers, with a chat template.

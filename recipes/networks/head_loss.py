@@ -70,16 +70,10 @@ def mean_loss(
     else:
         weight, bias, dtype = repeatable(head, hidden.device)
         bias = None if bias is None else bias.to(dtype)
-        given = (
-            hidden.to(dtype),
-            weight.to(dtype),
-            bias,
-            targets,
-            rows,
-            smoothing,
-            torch.is_grad_enabled(),
+        cast = hidden.to(dtype), weight.to(dtype), bias
+        total = _Chunked.apply(  # type: ignore[no-untyped-call]
+            *cast, targets, rows, smoothing, torch.is_grad_enabled()
         )
-        total = _Chunked.apply(*given)  # type: ignore[no-untyped-call]
     return total / count.clamp(min=1), count
 
 

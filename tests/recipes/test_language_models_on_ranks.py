@@ -1,7 +1,7 @@
 """Recipes for language models on ranks: the numbers of one device, and resumed exactly on another world.
 
-Samples are of very different lengths and weights, micro-batches of different sizes, and the runs go on into
-a second epoch. By default each case runs under one strategy; ``--soak`` takes all of them.
+Samples are of very different lengths and weights, micro-batches of different sizes, and the runs continue
+into a second epoch. By default each case runs under one strategy; ``--soak`` takes all of them.
 """
 
 from __future__ import annotations

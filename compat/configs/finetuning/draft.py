@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from ..reading import DEFAULT, NONE, READ, REFUSED, Reading, text_of
@@ -97,7 +98,7 @@ class Draft:
                 self.put(key, name, value)
 
     def callback(self, name: str, **arguments: Any) -> None:
-        """Add a callback, or arguments to one that is there."""
+        """Add a callback, or arguments to the one of its class."""
         several = self.trainer.setdefault("callbacks", [])
         for one in several:
             if one["class"] == name:
@@ -166,12 +167,12 @@ def _positive(section: Section, key: str) -> float | None:
 
 
 _READERS: dict[str, Callable[[Section, str], Any]] = {
-    "integer": lambda section, key: section.integer(key),
-    "count": lambda section, key: section.integer(key, least=0),
-    "number": lambda section, key: section.number(key),
+    "integer": Section.integer,
+    "count": partial(Section.integer, least=0),
+    "number": Section.number,
     "positive": _positive,
-    "switch": lambda section, key: section.switch(key),
-    "on": lambda section, key: section.switch(key),
-    "text": lambda section, key: section.text(key),
+    "switch": Section.switch,
+    "on": Section.switch,
+    "text": Section.text,
     "words": words,
 }

@@ -141,11 +141,7 @@ def add_trackers(draft: Draft) -> None:
     """Loggers beside those of every run."""
     names = words(draft.top, "report_to") or []
     found = [_LOGGERS[name] for name in names if name in _LOGGERS]
-    others = [
-        name
-        for name in names
-        if name not in (*_LOGGERS, "tensorboard", "all", "trackio") and name != "none"
-    ]
+    others = [name for name in names if name not in (*_LOGGERS, "tensorboard", "all", "none")]
     for name in found:
         draft.trainer.setdefault("loggers", []).append({"class": name})
     if others:

@@ -1,4 +1,4 @@
-"""Answers during training: logged when they are due, and training goes on as without them."""
+"""Answers during training: logged when they are due, and training continues as without them."""
 
 import json
 
