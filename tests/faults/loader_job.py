@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class Faulty(Dataset):
         how: ``"raise"``, ``"kill"`` or ``"exit"``: what reading one of them does.
         times: How often each of them does; None: always.
         tries: Files of this name and the sample's number count it.
+        after: A file that is waited for before that, if any.
     """
 
     def __init__(
@@ -40,8 +42,10 @@ class Faulty(Dataset):
         times: int | None = None,
         tries: str = "",
         count: int = COUNT,
+        after: Path | None = None,
     ) -> None:
         self.bad, self.how, self.times, self.tries, self.count = set(bad), how, times, tries, count
+        self.after = after
 
     def __len__(self) -> int:
         return self.count
@@ -59,6 +63,8 @@ class Faulty(Dataset):
                 file.write("x")
             if self.times is not None and os.path.getsize(tries) > self.times:
                 return
+        while self.after is not None and not self.after.exists():
+            time.sleep(0.005)
         if self.how == "raise":
             raise ValueError(f"number {index} is broken")
         # Ended before, nobody sends any more, and an earlier batch than this one is what fails.

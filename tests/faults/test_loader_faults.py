@@ -105,12 +105,14 @@ def test_of_a_stream_the_worker_is_named(tmp_path):
 
 def dies_during_a_step(tmp_path, ahead, long_step):
     """A worker is killed while a training_step takes its time."""
-    data = job.Faulty([BAD], "kill", tries=str(tmp_path / "tries"))
+    begun = tmp_path / "begun"  # a worker that reads ahead may be at the bad sample before the first step
+    data = job.Faulty([BAD], "kill", after=begun)
     module, trainer = job.start(tmp_path)
     died = []
 
     def wait(own):
         if own.seen[-1][0] == long_step:
+            begun.touch()
             wait_until_one_died(workers=2)
             died.append(long_step)
 
