@@ -167,6 +167,22 @@ def compare(name: str, rounds: int) -> dict[str, Any]:
     return result
 
 
+def table(results: dict[str, Any]) -> str:
+    """The results as Markdown: of a pair of numbers the second is TRL's."""
+    lines = [
+        "| | loss of the first and last step | furthest apart | tokens per second | MiB | lines |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, one in results.items():
+        pairs = [
+            f"{one['paceline'][key]:,.0f} / {one['trl'][key]:,.0f}"
+            for key in ("tokens_per_second", "memory_mib", "lines")
+        ]
+        losses = f"{one['first']:.4f}, {one['last']:.4f}"
+        lines.append(f"| {name} | {losses} | {one['apart']:.1e} | {' | '.join(pairs)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--watch"]:
         watch(sys.argv[2])
@@ -179,14 +195,10 @@ def main() -> None:
     there = options.json is not None and options.json.exists()
     results: dict[str, Any] = json.loads(options.json.read_text()) if there else {}
     for name in options.names or NAMES:
-        one = results[name] = compare(name, options.rounds)
-        print(f"{name}: losses {one['first']:.6f} ... {one['last']:.6f}, {one['apart']:.1e} apart")
-        for side in ("paceline", "trl"):
-            of = one[side]
-            speed = f"{of['tokens_per_second']:.0f} tokens/s, {of['memory_mib']:.0f} MiB"
-            print(f"  {side}: {speed}, {of['lines']} lines")
+        results[name] = compare(name, options.rounds)
         if options.json is not None:
             options.json.write_text(json.dumps(results, indent=1) + "\n")
+    print(table(results))
 
 
 if __name__ == "__main__":

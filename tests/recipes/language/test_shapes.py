@@ -1,9 +1,7 @@
 """What an estimate needs of a language model: its config, and no weights, tokenizer or data."""
 
-import importlib.util
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from helpers.pairwise import soaked
@@ -20,7 +18,6 @@ from paceline.recipes import dpo, kto, llm_distill, llm_finetune, reward_model
 from paceline.recipes.data.tiny_models import tiny_tokenizer
 from paceline.tools import estimate
 
-ROOT = Path(__file__).parents[3]
 CASES = [
     (llm_finetune, {}),
     (llm_finetune, {"method": "lora", "packing": False, "gradient_checkpointing": True}),
@@ -94,12 +91,3 @@ def test_quantized_layers_are_refused(folders):
     )
     with for_shapes(), pytest.raises(PacelineError, match="kernels of quantized layers"):
         llm_finetune.build(config)
-
-
-def test_the_page_has_the_table_of_what_fits():
-    spec = importlib.util.spec_from_file_location("what_fits", ROOT / "benchmarks/what_fits.py")
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    rows = json.loads((ROOT / "benchmarks/results/what_fits.json").read_text())["rows"]
-    page = (ROOT / "docs/guides/memory.md").read_text()
-    assert made.BEGIN + made.table(rows) + made.END in page
