@@ -75,13 +75,29 @@ def launcher_requeues() -> bool:
 
 
 def die_with_launcher() -> None:
-    """Let the kernel end this process when the process that started it is gone (Linux)."""
+    """Let the kernel end this process when the launcher that started it is gone (Linux).
+
+    The variable that names the launcher is inherited: in a program that a rank has started nothing is done.
+    """
     launcher = os.environ.get(LAUNCHER)
     if launcher is None or not sys.platform.startswith("linux"):
         return
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
-    if os.getppid() != int(launcher):  # it was gone already
+    if os.getppid() == int(launcher):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if os.getppid() != int(launcher) and not is_alive(int(launcher)):  # gone before that
+        print(f"the launcher, process {launcher}, is gone: this rank ends", file=sys.stderr, flush=True)
         os._exit(137)
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process of this machine exists."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def note_trained() -> None:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from ...errors import PacelineError
 from ..machine.devices import is_accelerator_in_use
+from .job_notes import is_alive
 from .slurm import current_job
 
 _JOB_FOLDER = "paceline-"
@@ -167,23 +168,13 @@ def remove_left_folders() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{glob.escape(_job_prefix())}*-*"):
         process = folder.name.removeprefix(_job_prefix()).partition("-")[0]
         with suppress(OSError):
-            if process.isdecimal() and not _is_alive(int(process)):
+            if process.isdecimal() and not is_alive(int(process)):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 def _job_prefix() -> str:
     # the folder for temporary files may be shared: a process id says nothing about another host
     return f"{_JOB_FOLDER}{socket.gethostname()}-"
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _check_nodes(num_nodes: int) -> None:

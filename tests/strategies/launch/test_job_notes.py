@@ -1,5 +1,8 @@
 """Notes of ranks in the folder of their job."""
 
+import os
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 
@@ -72,3 +75,24 @@ def test_the_launcher_waits_for_ranks_that_have_failed_and_for_no_others(tmp_pat
 def test_without_a_launcher_nothing_is_noted(monkeypatch):
     monkeypatch.delenv(job_notes.JOB, raising=False)
     assert not job_notes.note_failure(ArithmeticError("too much"))
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("whose", ["this process", "another process", "a process that is gone"])
+def test_a_process_ends_with_the_launcher_that_started_it_and_with_no_other(whose, tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    launcher = {"this process": os.getpid(), "another process": os.getppid()}.get(whose, gone.pid)
+    code = "from paceline.strategies.launch import job_notes as notes; notes.die_with_launcher(); print('on')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {job_notes.LAUNCHER: str(launcher)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if whose != "a process that is gone":
+        assert (done.returncode, done.stdout, done.stderr) == (0, "on\n", "")
+    else:
+        assert (done.returncode, done.stdout) == (137, "")
+        assert done.stderr == f"the launcher, process {launcher}, is gone: this rank ends\n"
