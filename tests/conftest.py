@@ -1,5 +1,6 @@
 """Shared fixtures: every test runs in a folder of its own, on one thread; the long ones where asked for."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -82,8 +83,19 @@ def pytest_sessionfinish():
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path, monkeypatch):
+def _own_folder(_no_variable_is_left, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def _no_variable_is_left():
+    """What names a job or a launcher would be believed by tests that come later."""
+    before = {name for name in os.environ if name.startswith("PACELINE_")}
+    yield
+    left = {name for name in os.environ if name.startswith("PACELINE_")} - before
+    for name in left:
+        del os.environ[name]
+    assert not left, f"set in this process, and not removed: {left}"
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import typer
@@ -133,7 +134,8 @@ class Started(BaseException):
 
 def run(words):
     is_refused = (PacelineError,) if words[0] == "chat" else ()  # the run has no language model
-    with contextlib.suppress(SystemExit, Started, *is_refused):
+    # `launch` sets variables for its ranks, in a process that does nothing else
+    with mock.patch.dict(os.environ), contextlib.suppress(SystemExit, Started, *is_refused):
         typer.main.get_command(app)(words, standalone_mode=False)
 
 
