@@ -83,7 +83,7 @@ def test_a_process_ends_with_the_launcher_that_started_it_and_with_no_other(whos
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     launcher = {"this process": os.getpid(), "another process": os.getppid()}.get(whose, gone.pid)
-    code = "from paceline.strategies.launch import job_notes as notes; notes.die_with_launcher(); print('on')"
+    code = "from paceline.strategies.launch import job_notes as own; own.die_with_launcher(); print('on')"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {job_notes.LAUNCHER: str(launcher)},
