@@ -129,7 +129,9 @@ def test_rows_of_very_many_documents_are_not_packed():
     usual = starts_of(torch.arange(1024)[None] // 64)
     assert documents_in(usual, 1024, "varlen").kind == "varlen"
     assert documents_in(starts_of(torch.arange(1024)[None]), 1024, "varlen").kind == "mask"
-    assert documents_in(usual.expand(4096, -1), 1024, "varlen").kind == "mask"
+    short = starts_of(torch.arange(32)[None] // 16)
+    assert documents_in(short.expand(16_384, -1), 32, "varlen").kind == "varlen"
+    assert documents_in(short.expand(32_768, -1), 32, "varlen").kind == "mask"
 
 
 # -- which way -----------------------------------------------------------------------------------
