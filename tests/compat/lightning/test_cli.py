@@ -375,19 +375,19 @@ def lambda_model() -> Wide:
 def test_an_optimizer_and_a_schedule_of_the_command_line():
     schedule = ["--lr_scheduler=StepLR", "--lr_scheduler.step_size=2"]
     with pytest.warns(UserWarning, match="Wide.configure_optimizers is not used: optimizer of the"):
-        cli = made("--optimizer=Adam", "--optimizer.lr=0.5", *schedule)
+        cli = made("--optimizer=NAdam", "--optimizer.lr=0.5", *schedule)  # bitsandbytes has an Adam
     (optimizer,), (schedule,) = cli.model.configure_optimizers()
-    assert (type(optimizer).__name__, optimizer.defaults["lr"]) == ("Adam", 0.5)
+    assert (type(optimizer).__name__, optimizer.defaults["lr"]) == ("NAdam", 0.5)
     assert (type(schedule).__name__, schedule.step_size) == ("StepLR", 2)
     assert cli.model.configure_optimizers()[0][0] is not optimizer  # each fit has its own
     cli.trainer.fit(cli.model, cli.datamodule)
-    assert type(cli.trainer.optimizers[0]).__name__ == "Adam"
+    assert type(cli.trainer.optimizers[0]).__name__ == "NAdam"
 
 
 def test_a_plateau_has_its_monitor():
     with pytest.warns(UserWarning, match="is not used"):
         cli = made(
-            "--optimizer=SGD",
+            "--optimizer=torch.optim.SGD",
             "--optimizer.lr=0.5",
             "--lr_scheduler=lightning.pytorch.cli.ReduceLROnPlateau",
             "--lr_scheduler.monitor=val_loss",
@@ -556,7 +556,7 @@ class Without(L.LightningModule):
 def test_a_module_without_an_optimizer_is_answered_with_both_ways():
     with pytest.raises(PacelineError, match=r"Without has no configure_optimizers(.|\n)*--optimizer=Adam"):
         ran("fit", model=Without)
-    ran("fit", "--optimizer=Adam", model=Without)
+    ran("fit", "--optimizer=torch.optim.Adam", model=Without)
 
 
 def test_a_module_with_parts_is_built_from_its_checkpoint():
