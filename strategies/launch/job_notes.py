@@ -90,14 +90,15 @@ def die_with_launcher() -> None:
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process of this machine exists."""
+    """Whether a process of this machine exists and has not ended."""
+    import psutil  # here: no rank that its launcher started asks
+
     try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
+        return bool(psutil.Process(process).status() != psutil.STATUS_ZOMBIE)
+    except psutil.AccessDenied:
         return True
-    return True
+    except (psutil.NoSuchProcess, OverflowError):
+        return False
 
 
 def note_trained() -> None:

@@ -78,11 +78,15 @@ def test_without_a_launcher_nothing_is_noted(monkeypatch):
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("whose", ["this process", "another process", "a process that is gone"])
-def test_a_process_ends_with_the_launcher_that_started_it_and_with_no_other(whose, tmp_path):
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    launcher = {"this process": os.getpid(), "another process": os.getppid()}.get(whose, gone.pid)
+@pytest.mark.parametrize(
+    "whose", ["this process", "another process", "one that has ended", "one that is gone"]
+)
+def test_a_process_ends_with_the_launcher_that_started_it_and_with_no_other(whose):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    if whose == "one that is gone":
+        ended.wait()
+    launcher = {"this process": os.getpid(), "another process": os.getppid()}.get(whose, ended.pid)
     code = "from paceline.strategies.launch import job_notes as own; own.die_with_launcher(); print('on')"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -91,7 +95,8 @@ def test_a_process_ends_with_the_launcher_that_started_it_and_with_no_other(whos
         text=True,
         timeout=60,
     )
-    if whose != "a process that is gone":
+    ended.wait()
+    if "process" in whose:
         assert (done.returncode, done.stdout, done.stderr) == (0, "on\n", "")
     else:
         assert (done.returncode, done.stdout) == (137, "")
