@@ -24,6 +24,7 @@ from paceline.commands import (
     pictures,
     plugins,
     recipes,
+    skills,
     train,
 )
 from paceline.commands.targets import WithSettings
@@ -98,6 +99,7 @@ for _command in (
     pictures.report,
     migrate.migrate,
     plugins.plugins,
+    skills.skills,
     environment.env,
     doctor.doctor,
 ):

@@ -60,16 +60,16 @@ def test_the_page_on_writing_a_strategy_runs_as_a_script(tmp_path):
     assert "2 devices (cpu), strategy late-average" in done.printed[0][0]
 
 
-def readme_script(folder: Path) -> Path:
-    """The README's script, in a new folder."""
+def first_script(folder: Path) -> Path:
+    """The first script of the documentation, in a new folder."""
     folder.mkdir()
     script = folder / "train.py"
-    script.write_text(blocks("README.md")[0])
+    script.write_text(blocks("docs/index.md")[0])
     return script
 
 
-def test_the_readme_shows_what_its_script_prints(tmp_path):
-    script = readme_script(tmp_path / "first")
+def test_the_first_page_shows_what_its_script_prints(tmp_path):
+    script = first_script(tmp_path / "first")
     printed = subprocess.run(
         [sys.executable, str(script)],
         capture_output=True,
@@ -78,14 +78,14 @@ def test_the_readme_shows_what_its_script_prints(tmp_path):
         cwd=script.parent,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
     ).stdout
-    shown = blocks("README.md", "text")[0]
+    shown = blocks("docs/index.md", "text")[0]
     assert without_figures(printed) == without_figures(shown), printed
     accuracy = r"^(0\.\d+) step-"
     assert float(re.findall(accuracy, printed, re.MULTILINE)[0]) == pytest.approx(
         float(re.findall(accuracy, shown, re.MULTILINE)[0]), abs=0.02
     )
     # The same script in another process, which has imported torch already.
-    script = readme_script(tmp_path / "second")
+    script = first_script(tmp_path / "second")
     again = run_ranks(
         script, 1, folder=script.parent, seconds=120, environment={"CUDA_VISIBLE_DEVICES": ""}
     )
@@ -118,7 +118,7 @@ def test_code_blocks_run(page, monkeypatch):
 
 
 def test_links_lead_somewhere():
-    for page in [*PAGES, "CONTRIBUTING.md"]:
+    for page in [*PAGES, "CONTRIBUTING.md", "AGENTS.md"]:
         for link, anchor in re.findall(r"\]\(([^)#:\s]+)(?:#([^)]*))?\)", (ROOT / page).read_text()):
             target = (ROOT / page).parent / link
             assert target.exists(), f"{page}: {link}"
@@ -205,6 +205,11 @@ def test_the_api_reference_and_the_trainer_s_docstring_are_up_to_date():
     for name, page in re.findall(r"^\| \[`(\w+)`\]\((\w+\.md)#\w+\)", index, flags=re.MULTILINE):
         assert f"\n## {name}\n" in pages[written["FOLDER"] / page]
     assert written["TRAINER"].read_text() == written["trainer_file"](), "python tests/make_api.py"
+
+
+def test_llms_txt_is_up_to_date():
+    written = runpy.run_path(str(ROOT / "tests" / "make_llms.py"))
+    assert written["FILE"].read_text() == written["text"](), "python tests/make_llms.py"
 
 
 def test_make_runs_the_readmes_test_command():

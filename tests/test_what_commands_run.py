@@ -101,6 +101,7 @@ COMMANDS = {
     "migrate": [["migrate", "script.py"]],
     "env": [["env"]],
     "plugins": [["plugins"]],
+    "skills": [["skills"], ["skills", "port-a-program"]],
 }
 
 

@@ -1,0 +1,99 @@
+"""Writes docs/llms.txt (llmstxt.org): what a language model needs to write programs for this package.
+
+It is put together from the skills, the API reference, the table of commands and the site's navigation.
+
+python tests/make_llms.py
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import paceline
+from paceline.callbacks import Callback
+
+ROOT = Path(paceline.__file__).parent
+FILE = ROOT / "docs" / "llms.txt"
+_HEAD = """# paceline
+
+> A trainer for PyTorch: the same numbers on one device or many, at the speed of the loop you would have written, and never a lost step.
+> Users subclass `TrainModule`; a `Trainer` owns the loop.
+
+Python 3.11 or later, torch 2.9 to 2.15. Everything public is imported from `paceline`, `paceline.callbacks`, `paceline.schedules`,
+`paceline.strategies`, `paceline.optimizers`, `paceline.parameter_groups`, `paceline.tools`, `paceline.config`.
+"""
+_IN_FULL = ("port-a-program", "read-a-failed-run", "compare-two-runs")
+_LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
+_PACKAGES = ("paceline", "callbacks", "schedules", "strategies", "optimizers", "parameter_groups", "tools")
+
+
+def text() -> str:
+    """The text of docs/llms.txt. Headings of the second level are for lists of links, as its readers expect."""
+    parts = [_HEAD]
+    parts += [_without_headings(_body(ROOT / "docs" / "skills" / f"{name}.md")) for name in _IN_FULL]
+    parts += ["**Arguments of `Trainer`, all by name**\n", *_arguments()]
+    parts += ["\n**Hooks of `Callback`; a module may have the same ones; trailing arguments may be omitted**\n", *_hooks()]
+    parts += ["\n**Public names**\n", *_names(), "\n**Commands**\n", _commands()]
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+    return "\n".join([*parts, *_links(nav)]).rstrip() + "\n"
+
+
+def _body(skill: Path) -> str:
+    """A skill without its front matter."""
+    return skill.read_text().split("---\n", 2)[2].strip() + "\n"
+
+
+def _without_headings(markdown: str) -> str:
+    code = re.split(r"(^```.*?^```$)", markdown, flags=re.DOTALL | re.MULTILINE)
+    code[::2] = [re.sub(r"^#+ (.+)$", r"**\1**", part, flags=re.MULTILINE) for part in code[::2]]
+    return "".join(code)
+
+
+def _arguments() -> Iterator[str]:
+    table = (ROOT / "docs" / "api" / "trainer.md").read_text().split("| argument | default | meaning |")[1]
+    for name, default, meaning in re.findall(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", table.split("\n\n")[0], re.M):
+        yield f"- `{name}` ({default}): {meaning}"
+
+
+def _hooks() -> Iterator[str]:
+    for name in sorted(name for name in dir(Callback) if name.startswith("on_")):
+        hook = getattr(Callback, name)
+        arguments = ", ".join(p for p in inspect.signature(hook).parameters if p != "self")
+        about = (inspect.getdoc(hook) or "").split("\n\n")[0].replace("\n", " ").replace("``", "`")
+        yield f"- `{name}({arguments})`: {about}"
+
+
+def _names() -> Iterator[str]:
+    index = (ROOT / "docs" / "api" / "README.md").read_text()
+    for package in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
+        if package.split("\n")[0].removeprefix("paceline.") in _PACKAGES:
+            yield f"- from `{package.split(chr(10))[0]}`:"
+            for name, about in re.findall(r"^\| \[`?([\w.]+)`?\]\(.+?\) \| (.+) \|$", package, re.MULTILINE):
+                yield f"  - `{name}`: {_LINK.sub(lambda link: link[1], about)}"
+
+
+def _commands() -> str:
+    table = (ROOT / "docs" / "reference" / "commands.md").read_text().split("| command | what it does |\n|---|---|\n")[1]
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", table.split("\n\n")[0], re.MULTILINE)
+    return "\n".join(f"- {name}: {_LINK.sub(lambda link: link[1], about)}" for name, about in rows)
+
+
+def _links(nav: list[dict[str, Any]], title: str = "") -> Iterator[str]:
+    """A list of links for each part of the navigation."""
+    pages = [(name, page) for entry in nav for name, page in entry.items() if isinstance(page, str)]
+    if title:
+        yield f"\n## {title}\n"
+        yield from (f"- [{name}]({page})" for name, page in pages)
+    for entry in nav:
+        for name, inner in entry.items():
+            if not isinstance(inner, str):
+                yield from _links(inner, f"{title}: {name}" if title else name)
+
+
+if __name__ == "__main__":
+    FILE.write_text(text())
