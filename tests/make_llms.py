@@ -21,11 +21,11 @@ ROOT = Path(paceline.__file__).parent
 FILE = ROOT / "docs" / "llms.txt"
 _HEAD = """# paceline
 
-> A trainer for PyTorch: the same numbers on one device or many, at the speed of the loop you would have written, and never a lost step.
-> Users subclass `TrainModule`; a `Trainer` owns the loop.
+> A trainer for PyTorch: the same numbers on one device or many, at the speed of the loop you would
+> have written, and never a lost step. A `TrainModule` has the steps, a `Trainer` the loop.
 
-Python 3.11 or later, torch 2.9 to 2.15. Everything public is imported from `paceline`, `paceline.callbacks`, `paceline.schedules`,
-`paceline.strategies`, `paceline.optimizers`, `paceline.parameter_groups`, `paceline.tools`, `paceline.config`.
+Python 3.11 or later, torch 2.9 to 2.15. Everything public is imported from `paceline`, and from
+`paceline.callbacks`, `.schedules`, `.strategies`, `.optimizers`, `.parameter_groups`, `.tools`, `.config`.
 """
 _IN_FULL = ("port-a-program", "read-a-failed-run", "compare-two-runs")
 _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
@@ -33,11 +33,11 @@ _PACKAGES = ("paceline", "callbacks", "schedules", "strategies", "optimizers", "
 
 
 def text() -> str:
-    """The text of docs/llms.txt. Headings of the second level are for lists of links, as its readers expect."""
+    """The text of docs/llms.txt; headings of the second level are for links, as its readers expect."""
     parts = [_HEAD]
     parts += [_without_headings(_body(ROOT / "docs" / "skills" / f"{name}.md")) for name in _IN_FULL]
     parts += ["**Arguments of `Trainer`, all by name**\n", *_arguments()]
-    parts += ["\n**Hooks of `Callback`; a module may have the same ones; trailing arguments may be omitted**\n", *_hooks()]
+    parts += ["\n**Hooks of `Callback`, and of a module; trailing arguments may be omitted**\n", *_hooks()]
     parts += ["\n**Public names**\n", *_names(), "\n**Commands**\n", _commands()]
     nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
     return "\n".join([*parts, *_links(nav)]).rstrip() + "\n"
@@ -56,7 +56,8 @@ def _without_headings(markdown: str) -> str:
 
 def _arguments() -> Iterator[str]:
     table = (ROOT / "docs" / "api" / "trainer.md").read_text().split("| argument | default | meaning |")[1]
-    for name, default, meaning in re.findall(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", table.split("\n\n")[0], re.M):
+    row = re.compile(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", re.MULTILINE)
+    for name, default, meaning in row.findall(table.split("\n\n")[0]):
         yield f"- `{name}` ({default}): {meaning}"
 
 
@@ -73,12 +74,14 @@ def _names() -> Iterator[str]:
     for package in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
         if package.split("\n")[0].removeprefix("paceline.") in _PACKAGES:
             yield f"- from `{package.split(chr(10))[0]}`:"
-            for name, about in re.findall(r"^\| \[`?([\w.]+)`?\]\(.+?\) \| (.+) \|$", package, re.MULTILINE):
+            row = re.compile(r"^\| \[`?([\w.]+)`?\]\(.+?\) \| (.+) \|$", re.MULTILINE)
+            for name, about in row.findall(package):
                 yield f"  - `{name}`: {_LINK.sub(lambda link: link[1], about)}"
 
 
 def _commands() -> str:
-    table = (ROOT / "docs" / "reference" / "commands.md").read_text().split("| command | what it does |\n|---|---|\n")[1]
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    table = page.split("| command | what it does |\n|---|---|\n")[1]
     rows = re.findall(r"^\| (.+?) \| (.+) \|$", table.split("\n\n")[0], re.MULTILINE)
     return "\n".join(f"- {name}: {_LINK.sub(lambda link: link[1], about)}" for name, about in rows)
 

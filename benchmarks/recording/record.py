@@ -30,6 +30,7 @@ COLUMNS, ROWS = 92, 22
 WIDTH, HEIGHT, MARGIN = 8.4, 18, 14  # of a character, in pixels
 LONGEST_PAUSE, END = 0.3, 3.0  # seconds
 EVERY = 0.1  # seconds between two pictures, at least
+LABEL = "Two ranks are killed and resumed, and every step is the same as in a run that was not"
 SCRIPT = Path(__file__).with_name("train.py")
 KILLED_AFTER = re.compile(rb"2[5-9][0-9]/400")
 """What the progress bar says when the run is killed."""
@@ -114,15 +115,14 @@ def draw(pictures: list[tuple[float, list[str]]]) -> str:
     )
     last = -(len(pictures) - 1) * width
     style = (
-        f"text{{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:#e6edf3;white-space:pre}}"
+        "text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:#e6edf3;white-space:pre}"
         f".p{{fill:#7ee787}}#f{{animation:m {seconds:.2f}s step-end infinite}}"
         f"@keyframes m{{{''.join(moves)}100%{{transform:translateX({last:g}px)}}}}"
         f"@media(prefers-reduced-motion){{#f{{animation:none;transform:translateX({last:g}px)}}}}"
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
-        f'height="{height:g}" role="img" aria-label="A run on two ranks is killed and resumed; paceline diff '
-        f'finds it the same to the last bit"><style>{style}</style><defs>{defined}</defs>'
+        f'height="{height:g}" role="img" aria-label="{LABEL}"><style>{style}</style><defs>{defined}</defs>'
         f'<rect width="100%" height="100%" rx="8" fill="#0d1117"/><g id="f">{"".join(frames)}</g></svg>\n'
     )
 
@@ -140,7 +140,9 @@ def main() -> None:
         ):
             recording.type(command)
             recording.run(command, folder, kill_at)
-        same = subprocess.run(["paceline", "diff", "runs/whole/1", "runs/killed/1"], cwd=folder, check=False)
+        same = subprocess.run(
+            ["paceline", "diff", "runs/whole/1", "runs/killed/1"], cwd=folder, check=False
+        )
         assert same.returncode == 0, "the runs differ"
     recording.show(b"$ ", 0.3)
     recording.keep()
