@@ -29,7 +29,17 @@ Python 3.11 or later, torch 2.9 to 2.15. Everything public is imported from `pac
 """
 _IN_FULL = ("port-a-program", "read-a-failed-run", "compare-two-runs")
 _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
-_PACKAGES = ("paceline", "callbacks", "schedules", "strategies", "optimizers", "parameter_groups", "tools")
+_ENTRY = re.compile(r"^###? ([\w.]+)\n\n(?:```py\n(.+)\n```\n\n)?((?!```)[^|\n].*)$", re.MULTILINE)
+_WITH_METHODS = ("trainer", "module", "data", "runs", "trainer_in_hooks")
+_PAGES = {
+    "`from paceline import Trainer, TrainModule, ...`": ("trainer", "module", "data", "runs"),
+    "What callbacks and modules read and call during a run: `trainer`": ("trainer_in_hooks",),
+    "`from paceline.callbacks import ...`": ("callbacks", "callbacks_watching", "callbacks_output"),
+    "`from paceline.strategies import ...`": ("strategies",),
+    "`from paceline.schedules import ...`": ("schedules",),
+    "`paceline.optimizers`, `paceline.parameter_groups`": ("optimizers", "parameter_groups"),
+    "`from paceline.tools import ...`": ("tools",),
+}
 
 
 def text() -> str:
@@ -38,7 +48,9 @@ def text() -> str:
     parts += [_without_headings(_body(ROOT / "docs" / "skills" / f"{name}.md")) for name in _IN_FULL]
     parts += ["**Arguments of `Trainer`, all by name**\n", *_arguments()]
     parts += ["\n**Hooks of `Callback`, and of a module; trailing arguments may be omitted**\n", *_hooks()]
-    parts += ["\n**Public names**\n", *_names(), "\n**Commands**\n", _commands()]
+    for title, pages in _PAGES.items():
+        parts += [f"\n**{title}**\n", *(entry for page in pages for entry in _entries(page))]
+    parts += ["\n**Commands**\n", _commands()]
     nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
     return "\n".join([*parts, *_links(nav)]).rstrip() + "\n"
 
@@ -69,14 +81,14 @@ def _hooks() -> Iterator[str]:
         yield f"- `{name}({arguments})`: {about}"
 
 
-def _names() -> Iterator[str]:
-    index = (ROOT / "docs" / "api" / "README.md").read_text()
-    for package in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
-        if package.split("\n")[0].removeprefix("paceline.") in _PACKAGES:
-            yield f"- from `{package.split(chr(10))[0]}`:"
-            row = re.compile(r"^\| \[`?([\w.]+)`?\]\(.+?\) \| (.+) \|$", re.MULTILINE)
-            for name, about in row.findall(package):
-                yield f"  - `{name}`: {_LINK.sub(lambda link: link[1], about)}"
+def _entries(page: str) -> Iterator[str]:
+    """Of a page of the API reference, each name with its arguments and its first paragraph."""
+    for name, arguments, about in _ENTRY.findall((ROOT / "docs" / "api" / f"{page}.md").read_text()):
+        if name != "Trainer" and ("." not in name or page in _WITH_METHODS):  # its arguments have a list
+            called = (
+                f"{name.rpartition('.')[0]}.{arguments}" if "." in name and arguments else arguments or name
+            )
+            yield f"- `{called}`: {_LINK.sub(lambda link: link[1], about)}"
 
 
 def _commands() -> str:
