@@ -19,10 +19,10 @@ from paceline.commands import (
     doctor,
     environment,
     estimate,
+    explain,
     launch,
     migrate,
     pictures,
-    plugins,
     recipes,
     skills,
     train,
@@ -98,10 +98,11 @@ for _command in (
     pictures.plot,
     pictures.report,
     migrate.migrate,
-    plugins.plugins,
+    environment.plugins,
     skills.skills,
     environment.env,
     doctor.doctor,
+    explain.explain,
 ):
     app.command()(_command)
 app.command("plot-lr")(pictures.plot_lr)

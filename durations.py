@@ -32,7 +32,9 @@ class Duration:
         """
         parsed = cls._read(value)
         if parsed is None or parsed.amount <= 0:
-            raise PacelineError(f"{where} is not a duration", got=value, allowed=ALLOWED)
+            raise PacelineError(
+                f"{where} is not a duration", code="invalid-duration", got=value, allowed=ALLOWED
+            )
         return parsed
 
     @classmethod
@@ -100,6 +102,7 @@ class Cadence:
         if every.unit == "ep" and not self._whole and steps_per_epoch is None:
             raise PacelineError(
                 f"{every} is a part of an epoch, but the training data has no length",
+                code="run-length-unknown",
                 fix='count in steps ("500st") or time ("10min") instead',
             )
 

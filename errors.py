@@ -23,7 +23,7 @@ _UNSET: Any = object()
 _MOST_LINES = 12
 _LONGEST_VALUE = 200
 _LONGEST_LINE = 500
-_MOST_PROBLEMS = 7  # with the traceback's head, the user's line and the rest: 12 lines
+_MOST_PROBLEMS = 6  # with the traceback's head, the user's line, the rest and the code: 12 lines
 _NO_DATA = "data pointer on an invalid python storage"
 _EXPORT = (
     "a parameter that a strategy has sharded has no data of its own; it stays sharded after the run\n"
@@ -49,11 +49,15 @@ class PacelineError(ValueError):
 
     Args:
         what: One sentence that names the mistake.
+        code: The kind of the mistake, of those with a page in docs/errors; printed below the message.
         where: The place: ``file:line``, a config key path, a step.
         got: What was given; shown by ``repr`` unless it is a string, at most 200 characters of each line.
         allowed: What would have been right.
         meant: The nearest right name, when there is one.
         fix: What to do now.
+
+    Attributes:
+        code: None where the mistake has no page, as one of a user's or a plugin's code.
 
     Example:
         >>> print(PacelineError("mode is not valid", got="mni", meant="min"))
@@ -62,10 +66,13 @@ class PacelineError(ValueError):
           did you mean: min?
     """
 
+    code: str | None = None
+
     def __init__(
         self,
         what: str,
         *,
+        code: str | None = None,
         where: str | None = None,
         got: Any = _UNSET,
         allowed: str | None = None,
@@ -84,10 +91,41 @@ class PacelineError(ValueError):
         if fix:
             lines.append(f"  fix: {fix}")
         super().__init__("\n".join(lines))
+        self.code = code or self.code
+        if self.code:
+            self.add_note(explained(self.code))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Its text as it is: a subclass may take other arguments."""
+        return _rebuilt, (type(self), self.args), self.__dict__
+
+    def add_note(self, note: str) -> None:
+        """Add a line to what is printed, above the one that names the code."""
+        super().add_note(note)
+        last = explained(self.code) if self.code else None
+        if last in self.__notes__:
+            self.__notes__.remove(last)
+            self.__notes__.append(last)
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows: the message after the user's frames, as elsewhere."""
         return users_traceback(self).splitlines()
+
+
+def _rebuilt(kind: type[PacelineError], args: tuple[Any, ...]) -> PacelineError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
+
+
+def explained(code: str) -> str:
+    """The line below a message that says how to read more.
+
+    Example:
+        >>> explained("checkpoint-not-found")
+        '  more: paceline explain checkpoint-not-found'
+    """
+    return f"  more: paceline explain {code}"
 
 
 def cut(text: str, most: int = _LONGEST_VALUE) -> str:
@@ -114,12 +152,12 @@ def shown(value: Any, most: int = _LONGEST_VALUE) -> str:
     return cut(" ".join(text.split()), most)
 
 
-def report(who: str, problems: list[str], noun: str = "argument") -> PacelineError:
+def report(who: str, problems: list[str], noun: str = "argument", *, code: str) -> PacelineError:
     """One error of at most 12 lines for any number of problems with arguments, or other things."""
     lines = [f"  {cut(line, _LONGEST_LINE)}" for line in problems[:_MOST_PROBLEMS]]
     lines += [f"  and {len(problems) - _MOST_PROBLEMS} more"] if len(problems) > _MOST_PROBLEMS else []
     head = f"{len(problems)} invalid {noun}" + ("s" if len(problems) > 1 else "")
-    return PacelineError("\n".join([f"{who}: {head}", *lines]))
+    return PacelineError("\n".join([f"{who}: {head}", *lines]), code=code)
 
 
 def listed(names: Sequence[str], most: int = 6) -> str:

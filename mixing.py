@@ -67,6 +67,7 @@ class MixUp:
             return one_hot(labels, self.classes).to(dtype)
         raise PacelineError(
             f"{type(self).__name__} takes labels of {self.classes} classes",
+            code="wrong-shape",
             got=f"a tensor of shape {tuple(labels.shape)}, {labels.dtype}"
             + (f", from {labels.min()} to {labels.max()}" if labels.is_cpu and labels.numel() else ""),
             allowed="class indices of shape (samples,), or parts of shape (samples, classes)",
@@ -103,6 +104,7 @@ class CutMix(MixUp):
         if inputs.ndim < 4:
             raise PacelineError(
                 "CutMix takes images",
+                code="wrong-shape",
                 got=f"inputs of shape {tuple(inputs.shape)}",
                 allowed="(samples, channels, height, width)",
             )

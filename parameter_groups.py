@@ -41,6 +41,7 @@ def _check_module(who: str, module: Any) -> None:
     if not isinstance(module, nn.Module):
         raise PacelineError(
             f"{who} takes a module, whose parameters have names",
+            code="wrong-object",
             got=type(module).__name__,
             fix=f"{who}(self, ...), or a part of it, without .parameters()",
         )
@@ -130,6 +131,7 @@ def layer_groups(
     if layers not in lists:
         raise PacelineError(
             f"layer_groups: {type(module).__name__} has no list of layers {layers!r}",
+            code="part-not-found",
             allowed=", ".join(lists) or "none",
             meant=nearest(layers, lists),
         )

@@ -139,6 +139,7 @@ def load(argument: str, name: str, base: type[Any], built_in: Iterable[str] = ()
     if len(found) > 1:
         raise PacelineError(
             f"{argument}: {name!r} is the name of several entry points",
+            code="plugin-not-usable",
             got=", ".join(sorted(map(_origin, found))),
             fix="import one of them and pass the object, or uninstall one of the packages",
         )
@@ -151,12 +152,14 @@ def load(argument: str, name: str, base: type[Any], built_in: Iterable[str] = ()
     except Exception as error:
         raise PacelineError(
             f"{who} cannot be loaded",
+            code="plugin-not-usable",
             got=f"{type(error).__name__}: {error}",
             fix="update or uninstall the package, or import the class and pass an object of it",
         ) from error
     if not isinstance(loaded, base):
         raise PacelineError(
             f"{who} gives no {base.__name__}",
+            code="plugin-not-usable",
             got=f"an object of {type(loaded).__name__}: {shown(loaded, 60)}",
             fix="report it to the author of the package",
         )
@@ -171,6 +174,7 @@ def _unknown(argument: str, name: str, base: type[Any], built_in: list[str]) -> 
         fix = f"from paceline.callbacks import {meant}, and {argument}=[{meant}(...)]"
     return PacelineError(
         f"{argument}: no installed package has {name!r}",
+        code="plugin-not-usable",
         got=name,
         allowed=f"objects of {'.'.join(base.__module__.split('.')[:2])}.{base.__name__}"
         + (

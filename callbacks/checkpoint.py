@@ -91,6 +91,7 @@ class Checkpoint(Callback):
         if monitor is None and isinstance(every, str) and _IS_NAME.search(every):
             raise PacelineError(
                 "Checkpoint: every says how often, and the value to watch is monitor",
+                code="invalid-value",
                 got=every,
                 fix=f"Checkpoint(monitor={cut(every)!r})",
             )
@@ -110,7 +111,9 @@ class Checkpoint(Callback):
         for option, is_given in (("mode", mode is not None), ("keep_best", keep_best != 1)):
             if is_given and monitor is None:
                 fix = 'Checkpoint(monitor="val/loss")'
-                raise PacelineError(f"Checkpoint: {option} is given without monitor", fix=fix)
+                raise PacelineError(
+                    f"Checkpoint: {option} is given without monitor", code="missing-argument", fix=fix
+                )
         self.every = Duration.parse(every)
         self._monitor = Monitor(monitor, mode, "Checkpoint") if monitor is not None else None
         self.keep, self.keep_best = keep, keep_best

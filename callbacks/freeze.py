@@ -69,6 +69,7 @@ class Freeze(Callback):
                 parts = [f"{name}.*" for name, _ in trainer.module.named_modules() if name]
                 raise PacelineError(
                     f"Freeze: no parameter's name matches {pattern!r}",
+                    code="part-not-found",
                     allowed=", ".join([*parameters][:6]) + (" ..." if len(parameters) > 6 else ""),
                     meant=nearest(pattern, [*parameters, *parts]),
                 )
@@ -77,6 +78,7 @@ class Freeze(Callback):
             if isinstance(other, Freeze) and other is not self and (both := found & other._names):
                 raise PacelineError(
                     "two Freeze callbacks hold the same parameters",
+                    code="conflicting-arguments",
                     got=", ".join(sorted(both)[:6]),
                     fix="patterns that do not overlap",
                 )
@@ -95,6 +97,7 @@ class Freeze(Callback):
         if missing:
             raise PacelineError(
                 f"Freeze trains {len(missing)} parameters after {self.until} that are in no optimizer",
+                code="parameters-without-optimizer",
                 got=", ".join(missing[:6]),
                 fix="give configure_optimizers' optimizer self.parameters(): frozen ones are skipped",
             )

@@ -84,7 +84,9 @@ class Problem:
     def error(self) -> PacelineError:
         """Where it is the only one."""
         given = {} if self.got is None else {"got": self.got}
-        return PacelineError(self.what, allowed=self.allowed, meant=self.meant, fix=self.fix, **given)
+        return PacelineError(
+            self.what, code="hook-mismatch", allowed=self.allowed, meant=self.meant, fix=self.fix, **given
+        )
 
     def line(self) -> str:
         """Where there are several."""

@@ -211,6 +211,7 @@ def _asker(callback: Any) -> Callable[[StepPosition], float]:
         if isinstance(due, bool) or not isinstance(due, Real) or math.isnan(due):
             raise PacelineError(
                 f"{type(callback).__name__}.next_due must return the next step that it acts after",
+                code="override-incomplete",
                 got=shown(due),
                 fix="return a number of steps, math.inf or 0; or rename the method, if it is yours",
             )

@@ -33,7 +33,9 @@ class LambdaCallback(Callback):
         check_arguments("LambdaCallback", name=(name, NAME_OR_NONE))
         problems = [_problem(hook, function) for hook, function in hooks.items()]
         if any(problems):
-            raise report("LambdaCallback", [problem for problem in problems if problem])
+            raise report(
+                "LambdaCallback", [problem for problem in problems if problem], code="invalid-arguments"
+            )
         self.name = name
         for hook, function in hooks.items():
             setattr(self, hook, function)  # the table of hooks takes what an object has itself, too

@@ -87,6 +87,7 @@ class PredictionWriter(Callback):
         if self.path.exists() and not self.overwrite:
             raise PacelineError(
                 "PredictionWriter does not overwrite a file",
+                code="file-exists",
                 where=str(self.path),
                 fix="give another path, delete this file, or PredictionWriter(..., overwrite=True)",
             )
@@ -107,6 +108,7 @@ class PredictionWriter(Callback):
         if batch_idx <= self._last_batch:
             raise PacelineError(
                 "PredictionWriter writes the predictions of one dataloader, and there are several",
+                code="predictions-not-writable",
                 fix="call predict for each of them, with a PredictionWriter for each",
             )
         self._last_batch = batch_idx
@@ -175,6 +177,7 @@ def _check_rows(rows: Any, samples: int) -> None:
     if any("index" in row for row in rows):
         raise PacelineError(
             "PredictionWriter: a field is named 'index', as the column with a sample's index is",
+            code="reserved-name",
             fix="give it another name",
         )
 
@@ -182,6 +185,7 @@ def _check_rows(rows: Any, samples: int) -> None:
 def _not_rows(output: Any, got: str = "") -> PacelineError:
     return PacelineError(
         "PredictionWriter: the output is not a row for each sample of the batch",
+        code="predictions-not-writable",
         got=got or f"{type(output).__name__}: {shown(output)}",
         allowed="a tensor with a row for each sample, or a dict of those and of lists",
         fix="PredictionWriter(path, fields=lambda output, batch: [{...} for each sample])",
@@ -200,6 +204,7 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     raise PacelineError(
         "PredictionWriter: a field is no plain data",
+        code="predictions-not-writable",
         got=f"{type(value).__name__}: {shown(value)}",
         allowed="numbers, strings, None, tensors, and lists and dicts of them",
     )
@@ -249,6 +254,7 @@ def _write_csv(file: IO[str], rows: Iterator[dict[str, Any]]) -> None:
         if set(row) != set(columns):
             raise PacelineError(
                 "PredictionWriter: a CSV file has the same columns in every row",
+                code="predictions-not-writable",
                 got=f"columns {list(row)} of sample {row['index']}",
                 allowed=f"columns {columns}, as in the first row",
                 fix="write a .jsonl file, or give every sample the same fields",

@@ -108,7 +108,11 @@ def _model(source: Path) -> tuple[Any, Path]:
             got = " ".join(str(error).split())[:200]
             fix = "the run itself, or a merged model: the adapter's base is not here, or has fewer tokens"
             raise PacelineError(
-                "this folder cannot be loaded", where=str(source), got=got, fix=fix
+                "this folder cannot be loaded",
+                code="model-not-loadable",
+                where=str(source),
+                got=got,
+                fix=fix,
             ) from None
     else:
         from ..trainer.checkpoint.export import pretrained_part, stored_part
@@ -133,6 +137,7 @@ def _model(source: Path) -> tuple[Any, Path]:
 def _no_language_model(source: Path) -> PacelineError:
     return PacelineError(
         "there is no language model that answers",
+        code="model-not-loadable",
         where=str(source),
         allowed="a run of llm-finetune, dpo or another recipe with a model of transformers named `model`",
     )
@@ -145,9 +150,13 @@ def _tokenizer(name: str) -> Any:
         found = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
         got = " ".join(str(error).split())
-        raise PacelineError("no tokenizer", where=name, got=got, fix="--tokenizer NAME") from None
+        raise PacelineError(
+            "no tokenizer", code="tokenizer-mismatch", where=name, got=got, fix="--tokenizer NAME"
+        ) from None
     if not found.chat_template:
-        raise PacelineError("the tokenizer has no chat template", where=name, fix="--tokenizer NAME")
+        raise PacelineError(
+            "the tokenizer has no chat template", code="chat-template", where=name, fix="--tokenizer NAME"
+        )
     return found
 
 

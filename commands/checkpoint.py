@@ -68,11 +68,11 @@ def export(
     from ..trainer.checkpoint.listing import one_checkpoint
 
     if (merged and to not in (_Form.SAFETENSORS, _Form.HF)) or (dtype and not merged):
-        raise PacelineError("--merged is for --to hf, and --dtype is for --merged")
+        raise PacelineError("--merged is for --to hf, and --dtype is for --merged", code="options-conflict")
     if hub is not None:
         _check_hub(hub, folder, merged or to is _Form.HF)
     elif dry_run or public:
-        raise PacelineError("--dry-run and --public are for --hub")
+        raise PacelineError("--dry-run and --public are for --hub", code="options-conflict")
     converter = _converter(merged or to is _Form.HF) if gguf else None
     checkpoint = one_checkpoint(source)
     if merged or to is _Form.HF:
@@ -99,11 +99,14 @@ def export(
 def _converter(is_model: bool) -> str:
     """The path of llama.cpp's converter."""
     if not is_model:
-        raise PacelineError("--gguf is for --merged, and of a run without adapters for --to hf")
+        raise PacelineError(
+            "--gguf is for --merged, and of a run without adapters for --to hf", code="options-conflict"
+        )
     found = os.environ.get("LLAMA_CPP_CONVERTER") or shutil.which(_CONVERTER)
     if found is None or not Path(found).is_file():
         raise PacelineError(
             f"--gguf needs {_CONVERTER} of llama.cpp",
+            code="package-missing",
             got=found,
             fix="git clone https://github.com/ggml-org/llama.cpp, pip install -r its requirements.txt, "
             f"and LLAMA_CPP_CONVERTER=llama.cpp/{_CONVERTER}",
@@ -113,26 +116,42 @@ def _converter(is_model: bool) -> str:
 
 def _convert(converter: str, folder: Path) -> None:
     if not (folder / "config.json").is_file():
-        raise PacelineError("--gguf converts whole models, and this is an adapter", fix="--merged")
+        raise PacelineError(
+            "--gguf converts whole models, and this is an adapter",
+            code="export-not-possible",
+            fix="--merged",
+        )
     file = folder / "model.gguf"
     done = subprocess.run([sys.executable, converter, str(folder), "--outfile", str(file)], check=False)
     if done.returncode != 0 or not file.is_file():
-        raise PacelineError(f"{converter} failed with exit code {done.returncode}", where=str(folder))
+        raise PacelineError(
+            f"{converter} failed with exit code {done.returncode}",
+            code="export-not-possible",
+            where=str(folder),
+        )
 
 
 def _check_hub(repository: str, folder: Path, is_model: bool) -> None:
     try:
         from huggingface_hub.utils import validate_repo_id
     except ImportError:
-        raise PacelineError("--hub needs huggingface_hub", fix="pip install 'paceline[hf]'") from None
+        raise PacelineError(
+            "--hub needs huggingface_hub", code="package-missing", fix="pip install 'paceline[hf]'"
+        ) from None
     try:
         validate_repo_id(repository)
     except ValueError as error:
-        raise PacelineError("--hub: no name of a repository", got=repository, fix=str(error)) from None
+        raise PacelineError(
+            "--hub: no name of a repository", code="invalid-value", got=repository, fix=str(error)
+        ) from None
     if not is_model:
-        raise PacelineError("--hub is for --to hf and --merged")
+        raise PacelineError("--hub is for --to hf and --merged", code="options-conflict")
     if folder.is_dir() and any(folder.iterdir()):
-        raise PacelineError("--hub sends all that is in the folder, which is not empty", where=str(folder))
+        raise PacelineError(
+            "--hub sends all that is in the folder, which is not empty",
+            code="file-exists",
+            where=str(folder),
+        )
 
 
 def _send(folder: Path, repository: str, private: bool, dry_run: bool) -> None:
@@ -161,6 +180,7 @@ def _send(folder: Path, repository: str, private: bool, dry_run: bool) -> None:
     except (HfHubHTTPError, OSError) as error:
         raise PacelineError(
             "the hub did not take the folder",
+            code="remote-failed",
             where=repository,
             got=" ".join(str(error).split()),
             fix=f"hf auth login, and hf upload {repository} {folder}",

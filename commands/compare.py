@@ -54,6 +54,7 @@ def _consented(run: Path, step: int, trust: bool, yes: bool) -> Command:
     if not trust:
         raise PacelineError(
             f"this folder names a command that is not started unseen: {command.doubt}",
+            code="not-trusted",
             where=str(run),
             got=str(command),
             fix="read the command and the code that it starts, then give --trust",
@@ -61,6 +62,7 @@ def _consented(run: Path, step: int, trust: bool, yes: bool) -> Command:
     if not yes and not sys.stdin.isatty():
         raise PacelineError(
             "--trust asks on a terminal before the command is started, and there is none here",
+            code="not-trusted",
             where=str(run),
             got=str(command),
             fix="--trust --yes starts it without asking",
@@ -101,7 +103,11 @@ def diff(
     options = {"--code": code, "--accelerator": accelerator, "--trust": trust, "--yes": yes}
     given = next((name for name, value in options.items() if value), None)
     if not replay and given is not None:
-        raise PacelineError(f"{given} is for --replay", fix=f"paceline diff {a} {b} --replay {given} ...")
+        raise PacelineError(
+            f"{given} is for --replay",
+            code="options-conflict",
+            fix=f"paceline diff {a} {b} --replay {given} ...",
+        )
     runs = one_run(a), one_run(b)
     found = compare(*runs)
     if replay and found.first is not None:

@@ -89,4 +89,6 @@ def write_text(file: Path, text: str) -> None:
             os.unlink(name)
             raise
     except OSError as error:
-        raise PacelineError(f"{file} cannot be written", got=str(error.strerror)) from None
+        raise PacelineError(
+            f"{file} cannot be written", code="cannot-write", got=str(error.strerror)
+        ) from None

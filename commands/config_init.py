@@ -77,7 +77,9 @@ def init(
         if source is not None:
             _from(source, file, {k for k, v in answers.items() if v is not None}, as_json, prompts, force)
         elif as_json:
-            raise PacelineError("--json is the report of --from", fix="add --from FILE")
+            raise PacelineError(
+                "--json is the report of --from", code="options-conflict", fix="add --from FILE"
+            )
         else:
             _by_answers(file, answers, prompts, force)
     except (typer.Abort, KeyboardInterrupt):
@@ -93,11 +95,13 @@ def _may_write(file: Path, prompts: bool, force: bool) -> None:
     target = file.expanduser()
     if target.is_dir() or not target.absolute().parent.is_dir():
         what = "is a folder" if target.is_dir() else "is in a folder that is not there"
-        raise PacelineError(f"{file} {what}", fix="name a file in a folder that exists")
+        raise PacelineError(
+            f"{file} {what}", code="cannot-write", fix="name a file in a folder that exists"
+        )
     if not target.exists() or force:
         return
     if not prompts:
-        raise PacelineError(f"{file} exists already", fix="--force replaces it")
+        raise PacelineError(f"{file} exists already", code="file-exists", fix="--force replaces it")
     if not typer.confirm(f"{file} exists already; replace it?"):
         raise typer.Abort
 
@@ -143,7 +147,9 @@ def _from(source: Path, file: Path, flags: set[str], as_json: bool, prompts: boo
 
     if flags:
         raise PacelineError(
-            "--from takes all answers from the file", got=", ".join(f"--{f}" for f in flags)
+            "--from takes all answers from the file",
+            code="options-conflict",
+            got=", ".join(f"--{f}" for f in flags),
         )
     fit = f"paceline fit RECIPE --config {shlex.quote(str(file))}"
     reading = read_configuration(source, f"-m {fit}", _settings_of)
@@ -176,6 +182,7 @@ def _refusal(source: Path, refused: Sequence[Note]) -> PacelineError:
     first = refused[0]
     return PacelineError(
         f"{source} cannot be served, and nothing was written",
+        code="config-of-others",
         where=f"{first.path} ({first.place})",
         got=shown(first.value),
         fix="; ".join(dict.fromkeys(note.became for note in refused)),

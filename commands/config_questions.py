@@ -141,7 +141,9 @@ def _environment(answer: str) -> str:
 
 def _address(answer: str) -> str:
     if not answer or any(c.isspace() or c in "/'\"" for c in answer):
-        raise PacelineError("that is no address", got=answer, allowed="a host name or an IP address")
+        raise PacelineError(
+            "that is no address", code="invalid-answer", got=answer, allowed="a host name or an IP address"
+        )
     return answer
 
 
@@ -165,7 +167,9 @@ def _devices(here: Here, accelerator: str, cpu: bool, where: str) -> Question:
             return "auto"
         if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts) or answer == "0":
             allowed = 'a count, ids such as "0,1", or auto for all'
-            raise PacelineError("that is no number of devices", got=answer, allowed=allowed)
+            raise PacelineError(
+                "that is no number of devices", code="invalid-answer", got=answer, allowed=allowed
+            )
         devices: Any = int(answer) if len(parts) == 1 else [int(part) for part in parts]
         if checked:
             find_ids(find_kind(accelerator), devices)
@@ -239,7 +243,12 @@ def _strategy_flags(asker: Asker, known: list[str]) -> dict[str, str | None]:
         name = name.strip().replace("-", "_")
         if not equals or name not in known:
             allowed = ", ".join(f"{one}=..." for one in known) or "nothing: this strategy has no options"
-            raise PacelineError("--strategy-option is no option of the strategy", got=text, allowed=allowed)
+            raise PacelineError(
+                "--strategy-option is no option of the strategy",
+                code="invalid-answer",
+                got=text,
+                allowed=allowed,
+            )
         found[f"strategy-option {name}"] = value.strip()
     return found
 

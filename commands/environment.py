@@ -1,8 +1,9 @@
-"""``paceline env``."""
+"""``paceline env`` and ``paceline plugins``."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -17,3 +18,18 @@ def env(as_json: Annotated[bool, typer.Option("--json", help="As a JSON object."
 
     report = environment_report()
     typer.echo(json.dumps(report, indent=1) if as_json else report_text(report))
+
+
+def plugins(
+    as_json: Annotated[bool, typer.Option("--json", help="As a JSON list.")] = False,
+) -> None:
+    """List the callbacks, loggers and strategies of other packages; none is imported."""
+    from ..plugins import installed, table
+
+    found = installed()
+    if as_json:
+        typer.echo(json.dumps([asdict(plugin) for plugin in found], indent=1))
+    elif found:
+        typer.echo("\n".join(table(found)))
+    else:
+        typer.echo("no package with callbacks, loggers or strategies for paceline is installed")

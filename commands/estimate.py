@@ -75,5 +75,8 @@ def _assumption(given: str) -> tuple[str, float]:
         return name.strip(), float(value)
     except ValueError:
         raise PacelineError(
-            "--assume takes a name and a number", got=given, fix="--assume network=12.5e9"
+            "--assume takes a name and a number",
+            code="invalid-value",
+            got=given,
+            fix="--assume network=12.5e9",
         ) from None

@@ -36,7 +36,7 @@ def migrate(
     try:
         if (as_json and write) or (yes and not write):
             given, other = ("--json", "without") if write else ("--yes", "with")
-            raise PacelineError(f"{given} is {other} --write")
+            raise PacelineError(f"{given} is {other} --write", code="options-conflict")
         if write:
             terminal = sys.stdin.isatty() and sys.stdout.isatty()
             code = command.write(path, typer.confirm if terminal else None, yes, typer.echo, warn)

@@ -64,7 +64,7 @@ class Asker:
             try:
                 return question.read(question.default if given is None else given)
             except PacelineError as error:
-                raise PacelineError(f"--{question.flag}: {error}") from None
+                raise PacelineError(f"--{question.flag}: {error}", code="invalid-answer") from None
         while True:
             answer = str(typer.prompt(question.text, default=question.default)).strip()
             if answer == "?":
@@ -83,7 +83,9 @@ class Asker:
         """
         if self._given:
             flags = ", ".join(f"--{flag}" for flag in self._given)
-            raise PacelineError(f"no use for {flags} with the other answers", fix="leave it out")
+            raise PacelineError(
+                f"no use for {flags} with the other answers", code="options-conflict", fix="leave it out"
+            )
 
 
 def one_of(choices: Sequence[Any]) -> Callable[[str], Any]:
@@ -95,7 +97,11 @@ def one_of(choices: Sequence[Any]) -> Callable[[str], Any]:
             return by_text[answer.lower()]
         meant = nearest(answer, by_text)
         raise PacelineError(
-            "that is none of the choices", got=answer, allowed=", ".join(by_text), meant=meant
+            "that is none of the choices",
+            code="invalid-answer",
+            got=answer,
+            allowed=", ".join(by_text),
+            meant=meant,
         )
 
     return read
@@ -109,7 +115,9 @@ def yes_or_no(answer: str) -> bool:
     """
     words = {**dict.fromkeys(("y", "yes", "true"), True), **dict.fromkeys(("n", "no", "false"), False)}
     if answer.lower() not in words:
-        raise PacelineError("that is neither yes nor no", got=answer, allowed="yes, no")
+        raise PacelineError(
+            "that is neither yes nor no", code="invalid-answer", got=answer, allowed="yes, no"
+        )
     return words[answer.lower()]
 
 
@@ -120,7 +128,9 @@ def count(least: int = 1, most: int | None = None) -> Callable[[str], int]:
     def read(answer: str) -> int:
         number = int(answer) if answer.isascii() and answer.isdigit() and len(answer) < 10 else -1
         if number < least or (most is not None and number > most):
-            raise PacelineError("that is no such number", got=answer, allowed=allowed)
+            raise PacelineError(
+                "that is no such number", code="invalid-answer", got=answer, allowed=allowed
+            )
         return number
 
     return read
@@ -135,5 +145,7 @@ def existing_file(answer: str) -> str | None:
     if answer.lower() in ("none", ""):
         return None
     if not Path(answer).expanduser().is_file():
-        raise PacelineError("there is no such file", got=answer, allowed="a file, or none")
+        raise PacelineError(
+            "there is no such file", code="file-not-found", got=answer, allowed="a file, or none"
+        )
     return answer

@@ -73,9 +73,13 @@ def copy(
     if name not in RECIPES:
         raise _unknown(name)
     if file.suffix != ".py":
-        raise PacelineError("a recipe is a Python file", got=str(file), fix=f"{file.stem}.py")
+        raise PacelineError(
+            "a recipe is a Python file", code="invalid-value", got=str(file), fix=f"{file.stem}.py"
+        )
     if file.exists() and not force:
-        raise PacelineError("the file exists", where=str(file), fix="another name, or --force")
+        raise PacelineError(
+            "the file exists", code="file-exists", where=str(file), fix="another name, or --force"
+        )
     spec = find_spec(f"paceline.recipes.{RECIPES[name].module}")
     assert spec is not None
     assert spec.origin is not None
@@ -87,5 +91,8 @@ def copy(
 
 def _unknown(name: str) -> PacelineError:
     return PacelineError(
-        f"there is no recipe {name!r}", allowed=", ".join(RECIPES), meant=nearest(name, RECIPES)
+        f"there is no recipe {name!r}",
+        code="unknown-recipe",
+        allowed=", ".join(RECIPES),
+        meant=nearest(name, RECIPES),
     )

@@ -100,6 +100,7 @@ def require_own_folder(target: str, trust: bool) -> None:
     if doubt:
         raise PacelineError(
             f"this would build the module and the data that a run's folder names: {doubt}",
+            code="not-trusted",
             where=str(folder),
             fix="read its config.yaml and the code that it names, then give --trust",
         )
@@ -133,6 +134,7 @@ def _refuse_others(target: str | None) -> None:
     if source in (AXOLOTL, LLAMA_FACTORY):
         raise PacelineError(
             f"{target} is a file of {source}",
+            code="config-of-others",
             fix=f"paceline config init run.yaml --from {target}; then paceline fit run.yaml",
         ) from None
 
@@ -178,6 +180,7 @@ def weights_for(experiment: Experiment, given: str | None, run: Path | None) -> 
             continue
     raise PacelineError(
         "there are no weights to evaluate with",
+        code="checkpoint-not-found",
         where=str(folder),
         fix="--weights PATH, with the folder of a checkpoint or of a run",
     )

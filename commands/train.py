@@ -71,6 +71,7 @@ def fit(
 
             raise PacelineError(
                 f"{target} is a script, which reads no settings of ours",
+                code="script-without-settings",
                 got=" ".join(masked_command(sys.argv[3:])),
                 fix=f"python {target}; or give it a class Config(RunConfig) and build(config): "
                 "`paceline recipes copy` writes an example",

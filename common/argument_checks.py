@@ -122,7 +122,7 @@ def check_arguments(who: str, **given: tuple[Any, Kind]) -> None:
         if not is_valid(_adapter(kind).validate_python, value)
     ]
     if problems:
-        raise report(who, problems)
+        raise report(who, problems, code="invalid-arguments")
 
 
 def refuse_unknown(
@@ -154,8 +154,12 @@ def refuse_unknown(
     if len(unknown) == 1:
         meant, fix = answers[0]
         what = f"{who} has no argument {unknown[0]!r}"
-        raise PacelineError(what, allowed=", ".join(known), meant=meant, fix=fix)
-    raise report(who, [_line(one, *answers[n], one in peers) for n, one in enumerate(unknown)])
+        raise PacelineError(what, code="unknown-argument", allowed=", ".join(known), meant=meant, fix=fix)
+    raise report(
+        who,
+        [_line(one, *answers[n], one in peers) for n, one in enumerate(unknown)],
+        code="unknown-argument",
+    )
 
 
 def _line(name: str, meant: str | None, fix: str | None, is_known: bool) -> str:
@@ -186,7 +190,10 @@ def by_name(who: str, example: str) -> Callable[[F], F]:
         def checked(self: Any, *values: Any, **named: Any) -> None:
             if values:
                 raise PacelineError(
-                    f"{who} takes its arguments by name", got=", ".join(map(shown, values)), fix=example
+                    f"{who} takes its arguments by name",
+                    code="invalid-arguments",
+                    got=", ".join(map(shown, values)),
+                    fix=example,
                 )
             constructor(self, **named)
 

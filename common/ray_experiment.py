@@ -73,6 +73,7 @@ class RayExperiment:
             return Path(self.storage, folder.relative_to(self.temporary))
         raise PacelineError(
             "run_dir: it is in a temporary folder of this Ray worker, which the next start will not find",
+            code="ray-worker",
             got=folder,
             fix="a folder that all machines share, an address such as s3://bucket/runs, or None",
         )
@@ -86,6 +87,7 @@ class RayExperiment:
         if size != self.workers:
             raise PacelineError(
                 "the workers of Ray Train have no process group, so each would train by itself",
+                code="ray-worker",
                 got=f"{self.workers} workers, a world of {size}",
                 fix="ray.train.torch.TorchTrainer makes one",
             )

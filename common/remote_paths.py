@@ -49,13 +49,19 @@ def cached_path(given: str | os.PathLike[str]) -> Path:
     if _PASSWORD.match(place):
         raise PacelineError(
             "an address with a user name or password would be written into logs and configurations",
+            code="invalid-path",
             got=_masked(url),
             fix="give credentials by environment variables (AWS_ACCESS_KEY_ID and the like) or by the "
             "file that the store's own tools read",
         )
     parts = PurePosixPath(place).parts
     if not parts or ".." in parts or "?" in place or "#" in place:
-        raise PacelineError("this is no address of a folder", got=_masked(url), allowed="s3://bucket/path")
+        raise PacelineError(
+            "this is no address of a folder",
+            code="invalid-path",
+            got=_masked(url),
+            allowed="s3://bucket/path",
+        )
     return cache_folder().joinpath(scheme, *parts)
 
 

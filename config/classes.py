@@ -78,12 +78,13 @@ class Slot:
             known = [*self.names, *(one for module in self.modules for one in self.public(module))]
             raise PacelineError(
                 f"there is no {self.what.removeprefix('a ').removeprefix('an ')} {name!r}",
+                code="unknown-choice",
                 allowed=(", ".join(known) + ", or " if 0 < len(known) <= _MOST_CHOICES else "")
                 + f"an import path: {FORMS}",
                 meant=nearest(name, known),
             )
         if not callable(found):
-            raise PacelineError(f"{name} is not {self.what}", got=found)
+            raise PacelineError(f"{name} is not {self.what}", code="class-not-suitable", got=found)
         self._check_kind(name, found)
         return found
 
@@ -98,6 +99,7 @@ class Slot:
         if self.base is None and acts_by_itself(found):
             raise PacelineError(
                 f"{name} of Python's own does more than hold or compute a value: no config may call it",
+                code="class-not-suitable",
                 fix="a class or function of your own that calls it",
             )
         kinds = (found,) if is_class else returned(found)
@@ -106,6 +108,7 @@ class Slot:
             is_duck = is_class and hasattr(found, "train_dataloader")
             raise PacelineError(
                 f"{name} is not {self.what}",
+                code="class-not-suitable",
                 got=f"the class {gives}" if is_class else f"a function that returns {gives}",
                 fix=f"class {gives}(paceline.DataModule)" if is_duck else None,
             )
@@ -114,6 +117,7 @@ class Slot:
             raise PacelineError(
                 f"{name} is a function that does not say what it returns, so it is not called to make "
                 + self.what,
+                code="class-not-suitable",
                 fix=f"def {name_of(found)}(...) -> {made}:",
             )
 

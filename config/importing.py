@@ -48,14 +48,16 @@ def import_object(path: str) -> Any:
         'SGD'
     """
     if not is_import_path(path):
-        raise PacelineError("this is no import path", got=path, allowed=FORMS)
+        raise PacelineError("this is no import path", code="import-path-wrong", got=path, allowed=FORMS)
     _find_modules_here()
     place, colon, name = path.rpartition(":")
     if colon and place.endswith(".py"):
         return _attribute(import_file(Path(place)), name, path)
     if colon and not _MODULE.fullmatch(place):
         fix = f"{place}.py:{name}" if Path(f"{place}.py").is_file() else None
-        raise PacelineError("this is no import path", got=path, allowed=FORMS, meant=fix)
+        raise PacelineError(
+            "this is no import path", code="import-path-wrong", got=path, allowed=FORMS, meant=fix
+        )
     if colon:
         return _attribute(import_module(place), name, path)
     parts = path.split(".")
@@ -80,6 +82,7 @@ def import_module(name: str) -> ModuleType:
             raise  # it exists, and imports something that does not
         raise PacelineError(
             f"there is no module {error.name!r}",
+            code="import-path-wrong",
             got=name,
             allowed=f"modules that are installed, and those in {os.getcwd()}",
             meant=nearest(name, [file.stem for file in Path.cwd().glob("*.py")]),
@@ -101,7 +104,7 @@ def import_file(file: Path, named_at: str | None = None) -> ModuleType:
         beside = [str(one.name) for one in file.parent.glob("*.py")] if file.parent.is_dir() else []
         near = nearest(file.name, beside)
         where = str(file) if named_at is None else f"{file}, named at {named_at}"
-        raise PacelineError("there is no such file", where=where, meant=near)
+        raise PacelineError("there is no such file", code="file-not-found", where=where, meant=near)
     name = re.sub(r"\W", "_", file.stem)
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None) == str(file):
@@ -109,6 +112,7 @@ def import_file(file: Path, named_at: str | None = None) -> ModuleType:
     if loaded is not None or name in sys.stdlib_module_names:
         raise PacelineError(
             f"a file called {file.name} would take the place of the module {name!r}",
+            code="import-path-wrong",
             where=str(file),
             fix="rename the file",
         )
@@ -153,6 +157,7 @@ def _attribute(module: ModuleType, dotted: str, path: str) -> Any:
             meant = nearest(name, known)
             raise PacelineError(
                 f"{where} has no {name!r}",
+                code="import-path-wrong",
                 got=path,
                 meant=path.removesuffix(dotted) + dotted.replace(name, meant) if meant else None,
             )
@@ -184,4 +189,6 @@ class OfLibrary:
             if is_module(self.path.partition(":")[0]):
                 raise
             library = self.path.partition(".")[0]
-            raise PacelineError(f"{library} is not installed", fix=f"pip install {self.install}") from None
+            raise PacelineError(
+                f"{library} is not installed", code="package-missing", fix=f"pip install {self.install}"
+            ) from None

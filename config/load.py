@@ -180,12 +180,13 @@ def _recipe(names: Sequence[_Named], recipes: Mapping[str, str]) -> Recipe:
         if _identity(one.recipe) != _identity(first.recipe):
             raise PacelineError(
                 "recipe names another recipe than the one asked for",
+                code="conflicting-arguments",
                 where=one.place,
                 got=one.recipe,
                 allowed=str(first.recipe),
             )
     if not isinstance(first.recipe, str):
-        raise PacelineError("recipe is a name", where=first.place, got=first.recipe)
+        raise PacelineError("recipe is a name", code="invalid-value", where=first.place, got=first.recipe)
     return find_recipe(first.recipe, recipes, first.place)
 
 
@@ -219,6 +220,7 @@ def find_recipe(name: str, recipes: Mapping[str, str], place: str | None = None)
         return recipe_of(import_module(name), name)
     raise PacelineError(
         f"there is no recipe {name!r}",
+        code="unknown-recipe",
         where=place,
         allowed=", ".join(recipes) + "; a file.py with a recipe, an import path such as my_project:Net, "
         "a config.yaml, or a run's folder",
@@ -258,11 +260,12 @@ def _add_preset(
         return
     name, place = chosen[-1]
     if isinstance(name, (list, dict)):
-        raise PacelineError("preset is a name", where=place, got=name)
+        raise PacelineError("preset is a name", code="invalid-value", where=place, got=name)
     known = ["default", *recipe.presets]
     if name not in known:
         raise PacelineError(
             f"preset={name}: there is no such preset",
+            code="unknown-choice",
             where=place,
             allowed=", ".join(known),
             meant=nearest(str(name), known),

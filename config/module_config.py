@@ -207,7 +207,9 @@ class _Parts:
         if self._module is not None:
             module: Any = self._module.build()
             if not isinstance(module, TrainModule):
-                raise PacelineError("module: the function returned no TrainModule", got=module)
+                raise PacelineError(
+                    "module: the function returned no TrainModule", code="wrong-object", got=module
+                )
             if optimizer is not None:
                 vars(module)["configure_optimizers"] = lambda: self._configured(module, optimizer)
             return module
@@ -283,6 +285,7 @@ def _as_data(found: Any) -> dict[str, Any]:
     if hasattr(found, "train_dataloader"):
         raise PacelineError(
             "data: this has dataloaders, and is no DataModule",
+            code="wrong-object",
             got=f"the class {type(found).__name__}",
             fix=f"class {type(found).__name__}(paceline.DataModule)",
         )
@@ -301,6 +304,7 @@ def _as_data(found: Any) -> dict[str, Any]:
 def _no_data(got: Any, meant: str | None = None) -> PacelineError:
     return PacelineError(
         "data: this gives no data",
+        code="wrong-object",
         got=got,
         allowed="a DataModule, a dataloader, a tuple (train, val), or a dict of train, val, test, predict",
         meant=meant,

@@ -44,6 +44,7 @@ class Recipe:
         if not isinstance(found, Experiment):
             raise PacelineError(
                 f"build of {self.name} must return an Experiment",
+                code="recipe-incomplete",
                 got=type(found).__name__,
                 fix="return Experiment(trainer, module, train=dataloader), from paceline.config",
             )
@@ -67,6 +68,7 @@ def recipe_of(module: ModuleType, name: str) -> Recipe:
     if not (isinstance(config, type) and issubclass(config, RunConfig)):
         raise PacelineError(
             f"{name}: Config is no subclass of RunConfig",
+            code="recipe-incomplete",
             got=config,
             fix="from paceline.config import RunConfig, and class Config(RunConfig)",
         )
@@ -78,6 +80,7 @@ def recipe_of(module: ModuleType, name: str) -> Recipe:
 def _no_recipe(name: str, missing: list[str]) -> PacelineError:
     return PacelineError(
         f"{name} is no recipe: it has no {' and no '.join(missing)}",
+        code="recipe-incomplete",
         allowed="a class Config(RunConfig), a function build(config) that returns an Experiment, and "
         "PRESETS, a dict of values by name",
         fix="paceline recipes copy digits my.py writes one; NAME.py:Net names a module in a file",
@@ -113,11 +116,15 @@ def _names_in(file: Path) -> set[str]:
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise PacelineError("the file cannot be read", where=str(file), got=str(error)) from None
+        raise PacelineError(
+            "the file cannot be read", code="file-unreadable", where=str(file), got=str(error)
+        ) from None
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         where = f"{file}:{line}" if line else str(file)
-        raise PacelineError("this is no Python", where=where, got=str(error)) from None
+        raise PacelineError(
+            "this is no Python", code="file-unreadable", where=where, got=str(error)
+        ) from None
     names: set[str] = set()
     for node in tree.body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):

@@ -116,6 +116,7 @@ class Settings:
             if isinstance(inside, Mapping) and name in inside:
                 raise PacelineError(
                     f"{key} and {section}.{name} are the same setting",
+                    code="conflicting-arguments",
                     where=places.get(f"{section}.{name}", default),
                     fix="give one of the two",
                 )
@@ -178,12 +179,17 @@ class Settings:
             if not isinstance(inner, (dict, list)):
                 raise PacelineError(
                     f"{given.key}: {'.'.join(parents[: depth + 1])} holds a value, not further keys",
+                    code="setting-syntax",
                     where=place,
                 )
             holder = inner
         at: Any = int(last) if _is_index(holder, last) else last
         if isinstance(holder, list) and at == last:
-            raise PacelineError(f"{given.key}: a list of {len(holder)} has no item {last!r}", where=place)
+            raise PacelineError(
+                f"{given.key}: a list of {len(holder)} has no item {last!r}",
+                code="setting-syntax",
+                where=place,
+            )
         if given.adds:
             before = holder.get(last) if isinstance(holder, dict) else holder[at]
             items = before if isinstance(before, list) else [] if before is None else [before]
@@ -244,7 +250,9 @@ def read_override(text: str) -> Override:
     adds = key.endswith("+")
     key = key.removesuffix("+").strip()
     if not equals or not re.fullmatch(r"[A-Za-z_][^\s.=]*(\.[^\s.=]+)*", key):
-        raise PacelineError(f"{text!r} is no setting", allowed="key=value, for instance epochs=5")
+        raise PacelineError(
+            f"{text!r} is no setting", code="setting-syntax", allowed="key=value, for instance epochs=5"
+        )
     return Override(key, _read_value(value, f"the value of {key}"), adds)
 
 
@@ -290,13 +298,16 @@ def read_config_file(file: Path, is_target: bool = False) -> YamlText:
     """
     found = read_yaml_file(file)
     if not isinstance(found.content, dict):
-        raise PacelineError("a config file holds key: value lines", where=str(file))
+        raise PacelineError(
+            "a config file holds key: value lines", code="config-unreadable", where=str(file)
+        )
     if not is_of_a_run(found.content):
         return found
     unknown = next((key for key in found.content if key not in _OF_A_RUN), None)
     if unknown is not None:
         raise PacelineError(
             f"{unknown}: the config.yaml of a run has no such section",
+            code="setting-syntax",
             where=found.places[unknown],
             meant=nearest(unknown, _OF_A_RUN),
             fix="what the run was given is under config: change it there",
@@ -309,6 +320,7 @@ def read_config_file(file: Path, is_target: bool = False) -> YamlText:
     if is_target:
         raise PacelineError(
             "a script started this run, and its config.yaml cannot repeat it",
+            code="script-without-settings",
             where=str(file),
             fix=f"{_command_of(file.parent)}; --config {file} takes the Trainer's arguments from it",
         )

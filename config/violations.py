@@ -21,7 +21,7 @@ def report_of(lines: Iterable[str]) -> PacelineError:
     Args:
         lines: A line for each.
     """
-    return report("config", list(lines), noun="setting")
+    return report("config", list(lines), code="invalid-settings", noun="setting")
 
 
 def violations(

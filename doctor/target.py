@@ -50,7 +50,10 @@ class Target:
         """
         if self.name.endswith(".py") and not Path(self.name).is_file():
             raise PacelineError(
-                "there is no such script", got=self.name, fix="give the path of a Python file"
+                "there is no such script",
+                code="file-not-found",
+                got=self.name,
+                fix="give the path of a Python file",
             )
 
     def command(self, request: OneStepRequest) -> list[str]:

@@ -65,6 +65,7 @@ class LowPrecisionState(Optimizer):
         if not isinstance(optimizer, Optimizer) or isinstance(optimizer, LowPrecisionState):
             raise PacelineError(
                 "LowPrecisionState: this is no optimizer whose state it could keep",
+                code="wrong-object",
                 got=type(optimizer).__name__,
                 fix="LowPrecisionState(torch.optim.AdamW(self.parameters(), lr=...))",
             )
@@ -73,6 +74,7 @@ class LowPrecisionState(Optimizer):
             raise PacelineError(
                 f"LowPrecisionState: {type(optimizer).__name__} evaluates the loss itself, "
                 "and its state is not of one parameter each",
+                code="optimizer-not-supported",
                 fix="use it as it is",
             )
         if rounding == "stochastic":

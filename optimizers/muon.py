@@ -108,6 +108,7 @@ class MuonWithAdamW(Optimizer):
         if not isinstance(module, nn.Module):
             raise PacelineError(
                 "MuonWithAdamW takes a module, whose layers say what is a hidden matrix",
+                code="wrong-object",
                 got=type(module).__name__,
                 fix="MuonWithAdamW(self, lr=...), not self.parameters()",
             )
@@ -116,6 +117,7 @@ class MuonWithAdamW(Optimizer):
         if not matrices:
             raise PacelineError(
                 f"MuonWithAdamW: {type(module).__name__} has no hidden matrix for Muon",
+                code="optimizer-not-supported",
                 got=", ".join([*names][:6]) or "no parameter",
                 fix='muon=["..."] names some, or use torch.optim.AdamW',
             )
@@ -219,6 +221,7 @@ def _name_of(dtype: Any) -> str:
             return name
     raise PacelineError(
         "MuonWithAdamW: orthogonalisation_dtype is none that it computes in",
+        code="unknown-choice",
         got=dtype,
         allowed=", ".join(map(str, _DTYPES.values())),
     )

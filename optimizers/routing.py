@@ -48,6 +48,7 @@ def muon_matrices(module: nn.Module, *, muon: Sequence[str] = (), adamw: Sequenc
         if wanted and (excluded or not is_matrix):
             raise PacelineError(
                 f"MuonWithAdamW: {aliases[0]} cannot be updated by Muon",
+                code="optimizer-not-supported",
                 got="it matches muon= and adamw=" if excluded else f"{dimensions(parameter)} dimensions",
                 allowed="matrices, of two dimensions",
             )
@@ -60,7 +61,10 @@ def muon_matrices(module: nn.Module, *, muon: Sequence[str] = (), adamw: Sequenc
 def _read(argument: str, patterns: Sequence[str]) -> list[str]:
     if isinstance(patterns, str):
         raise PacelineError(
-            f"MuonWithAdamW: {argument} is one string", got=patterns, fix=f"{argument}=[{patterns!r}]"
+            f"MuonWithAdamW: {argument} is one string",
+            code="invalid-value",
+            got=patterns,
+            fix=f"{argument}=[{patterns!r}]",
         )
     return list(patterns)
 
@@ -95,6 +99,7 @@ def _refuse_unmatched(names: dict[nn.Parameter, list[str]], patterns: dict[str, 
                 parts = dict.fromkeys(part for name in everything for part in _parts(name))
                 raise PacelineError(
                     f"MuonWithAdamW: no parameter matches {argument}={pattern!r}",
+                    code="part-not-found",
                     allowed=", ".join(everything[:8]) + (" ..." if len(everything) > 8 else ""),
                     meant=nearest(pattern, parts),
                 )

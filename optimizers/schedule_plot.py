@@ -26,7 +26,9 @@ def read_options(options: Sequence[str]) -> dict[str, Any]:
     for option in options:
         name, equals, text = option.partition("=")
         if not equals:
-            raise PacelineError("an argument of a schedule is name=value", got=option)
+            raise PacelineError(
+                "an argument of a schedule is name=value", code="setting-syntax", got=option
+            )
         number = re.fullmatch(r"\d{1,18}", text), re.fullmatch(r"\d{0,18}\.?\d{1,18}(e-?\d{1,3})?", text)
         found[name] = int(text) if number[0] else float(text) if number[1] else text
     return found

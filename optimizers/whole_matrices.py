@@ -48,6 +48,7 @@ def in_place(
         if update.ndim != 2:
             raise PacelineError(
                 "Muon needs whole matrices, and the strategy gives the optimizer something else",
+                code="optimizer-not-supported",
                 got=f"a parameter of shape {list(update.shape)}",
                 fix="strategy='single' or one that leaves parameters in their shape",
             )

@@ -172,9 +172,13 @@ def labels_of(samples: Sequence[Sample]) -> list[str]:
     """
     labels = {label for _, _, label in samples}
     if len(labels) < 2:
-        raise PacelineError("samples of fewer than two labels", got=", ".join(labels) or "no sample")
+        raise PacelineError(
+            "samples of fewer than two labels",
+            code="records-unusable",
+            got=", ".join(labels) or "no sample",
+        )
     if len({second is None for _, second, _ in samples}) > 1:
-        raise PacelineError("some samples are pairs of texts, and others are not")
+        raise PacelineError("some samples are pairs of texts, and others are not", code="records-unusable")
     return sorted(labels, key=int if all(label.isdecimal() for label in labels) else None)
 
 
@@ -204,7 +208,9 @@ def build(config: Config) -> Experiment:
     """The Trainer, the module and its data."""
     require_packages("classify-text", "transformers", "torchmetrics")
     if (config.train is None) != (config.val is None):
-        raise PacelineError("classify-text takes train=FILE and val=FILE together, or neither")
+        raise PacelineError(
+            "classify-text takes train=FILE and val=FILE together, or neither", code="missing-argument"
+        )
     if config.train is None or config.val is None:
         train, val = in_order_or_not()
     else:

@@ -148,7 +148,9 @@ def build(config: Config) -> Experiment:
     """The Trainer, the module and its data; the weights with the best accuracy are kept."""
     if config.guidance > 1 and not config.unlabelled:
         fix = "unlabelled=0.1, or guidance=1"
-        raise PacelineError("guidance needs samples that are learned without their class", fix=fix)
+        raise PacelineError(
+            "guidance needs samples that are learned without their class", code="recipe-settings", fix=fix
+        )
     trainer = config.make_trainer(
         name="diffusion",
         max_epochs=config.epochs,

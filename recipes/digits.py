@@ -94,7 +94,9 @@ def datasets() -> tuple[TensorDataset, TensorDataset]:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise PacelineError("the digits need scikit-learn", fix="pip install 'paceline[recipes]'") from None
+        raise PacelineError(
+            "the digits need scikit-learn", code="package-missing", fix="pip install 'paceline[recipes]'"
+        ) from None
     data = load_digits()
     order = np.random.default_rng(0).permutation(len(data.target))
     pixels = torch.tensor(data.data[order] / 16, dtype=torch.float32)

@@ -128,7 +128,9 @@ def build(config: Config) -> Experiment:
     folder = config.teacher.expanduser()
     if not folder.exists():
         fix = "paceline fit resnet-cifar10, with the preset of this run; or teacher=FOLDER"
-        raise PacelineError("there is no run of a teacher", where=str(folder), fix=fix)
+        raise PacelineError(
+            "there is no run of a teacher", code="run-not-found", where=str(folder), fix=fix
+        )
     dataset, (train, test) = cifar10_or_digits(config.data, config.data_dir)
     trainer = config.make_trainer(
         name="distill",
@@ -142,7 +144,13 @@ def build(config: Config) -> Experiment:
     learned = run.config["config"]["data"]
     if learned not in ("auto", dataset):
         fix = f"data={learned}, or a teacher that learned {dataset}"
-        raise PacelineError("the teacher learned other data", where=str(folder), got=learned, fix=fix)
+        raise PacelineError(
+            "the teacher learned other data",
+            code="recipe-settings",
+            where=str(folder),
+            got=learned,
+            fix=fix,
+        )
     torch.manual_seed(trainer.settings.seed)
     module = Distill(
         dict(teacher.hparams),

@@ -158,7 +158,9 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
             if file.suffix.lower() in SUFFIXES
         ]
         if not self.files:
-            raise PacelineError(f"there are no images in {folder}", allowed=f"{folder}/CLASS/IMAGE")
+            raise PacelineError(
+                f"there are no images in {folder}", code="file-not-found", allowed=f"{folder}/CLASS/IMAGE"
+            )
         self.size, self.mean, self.std, self.augment = size, mean, std, augment
 
     def __len__(self) -> int:
@@ -225,7 +227,11 @@ def image_folders(folder: Path, processor: Any, model: str) -> tuple[ImageFolder
     train = ImageFolder(folder / "train", size, mean, std, augment=True)
     val = ImageFolder(folder / "val", size, mean, std, augment=False)
     if val.labels != train.labels:
-        raise PacelineError("train and val have other classes", got=f"{train.labels} and {val.labels}")
+        raise PacelineError(
+            "train and val have other classes",
+            code="records-unusable",
+            got=f"{train.labels} and {val.labels}",
+        )
     return train, val, train.labels
 
 

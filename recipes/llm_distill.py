@@ -127,7 +127,9 @@ def build(config: Config) -> Experiment:
     """The Trainer, the module and its data."""
     config.check("llm-distill")
     if config.liger:
-        raise PacelineError("llm-distill has no kernel of liger-kernel", fix="liger=false")
+        raise PacelineError(
+            "llm-distill has no kernel of liger-kernel", code="recipe-settings", fix="liger=false"
+        )
     _check_tokens(config)
     teacher = {"model": config.teacher, "dtype": config.dtype, "dropout": 0.0}
     how = (config.temperature, config.divergence, config.soft, config.label_smoothing)
@@ -147,6 +149,7 @@ def _check_tokens(config: Config) -> None:
         token = min(differing, key=lambda one: one[1])[0]
         raise PacelineError(
             "teacher: its tokens are not those of the model",
+            code="tokenizer-mismatch",
             got=f"{token!r} is number {others.get(token)} there, and {ours.get(token)} in {config.model}",
             fix="a teacher of the same family; or answers that it wrote, as data of llm-finetune",
         )

@@ -146,7 +146,11 @@ def build_of(config: Config, name: str, make_module: Callable[[], FineTune]) -> 
         make_module: The module.
     """
     if config.packing and config.group_by_length:
-        raise PacelineError("packed rows are all as long", fix="group_by_length=false, or packing=false")
+        raise PacelineError(
+            "packed rows are all as long",
+            code="recipe-settings",
+            fix="group_by_length=false, or packing=false",
+        )
     packed = config.length if config.packing else 0
     kind = Kind(
         Reading.sample,
@@ -174,6 +178,7 @@ def _made(config: Config) -> FineTune:
         raise PacelineError(
             f"the kernel of liger-kernel cannot compute the loss of a {type(module.model).__name__}: it "
             "scales or caps the logits of its head, has adapters there, or is loaded in 4 bits",
+            code="recipe-settings",
             fix="liger=false",
         )
     return module

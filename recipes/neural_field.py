@@ -137,18 +137,27 @@ def pixels_of(photo: str) -> NDArray[np.uint8]:
             path = Path(str(files("sklearn.datasets.images") / photo))
         except ImportError:
             raise PacelineError(
-                f"photo={photo} needs scikit-learn", fix="pip install 'paceline[recipes]'"
+                f"photo={photo} needs scikit-learn",
+                code="package-missing",
+                fix="pip install 'paceline[recipes]'",
             ) from None
     try:
         with Image.open(path) as image:
             pixels = np.array(ImageOps.exif_transpose(image).convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise PacelineError(
-            f"photo={photo} cannot be read", got=str(error), fix=f"an image file, or {' or '.join(SHIPPED)}"
+            f"photo={photo} cannot be read",
+            code="file-unreadable",
+            got=str(error),
+            fix=f"an image file, or {' or '.join(SHIPPED)}",
         ) from None
     height, width = (size // 2 * 2 for size in pixels.shape[:2])
     if not height or not width:
-        raise PacelineError(f"photo={photo} is too small", got=f"{pixels.shape[1]}x{pixels.shape[0]}")
+        raise PacelineError(
+            f"photo={photo} is too small",
+            code="recipe-settings",
+            got=f"{pixels.shape[1]}x{pixels.shape[0]}",
+        )
     return pixels[:height, :width]
 
 

@@ -161,17 +161,22 @@ def made(environment: str) -> Any:
     try:
         import gymnasium
     except ImportError:
-        raise PacelineError("reinforce needs gymnasium", fix="pip install 'paceline[recipes]'") from None
+        raise PacelineError(
+            "reinforce needs gymnasium", code="package-missing", fix="pip install 'paceline[recipes]'"
+        ) from None
     try:
         game = gymnasium.make(environment)
     except gymnasium.error.Error as error:
-        raise PacelineError(f"environment={environment} cannot be made", got=str(error)) from None
+        raise PacelineError(
+            f"environment={environment} cannot be made", code="recipe-settings", got=str(error)
+        ) from None
     spaces = game.observation_space, game.action_space
     kinds = tuple(type(space).__name__ for space in spaces)
     shape, longest = game.observation_space.shape, game.spec and game.spec.max_episode_steps
     if kinds != ("Box", "Discrete") or shape is None or len(shape) != 1 or not longest:
         raise PacelineError(
             f"environment={environment} does not fit",
+            code="recipe-settings",
             got=f"observations {spaces[0]}, actions {spaces[1]}",
             fix="one with a vector of numbers, a choice of actions and a last step, such as CartPole-v1",
         )

@@ -194,6 +194,7 @@ def build(config: Config) -> Experiment:
     if config.batch_size > len(train[0]):
         raise PacelineError(
             "batch_size is above the number of training images",
+            code="recipe-settings",
             got=config.batch_size,
             allowed=f"at most {len(train[0])}",
         )

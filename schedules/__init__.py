@@ -59,6 +59,7 @@ def make_schedule(name: str, **arguments: Any) -> RateSchedule:
     if name not in SCHEDULES:
         raise PacelineError(
             f"there is no schedule {name!r}",
+            code="unknown-choice",
             allowed=", ".join(SCHEDULES),
             meant=nearest(name, SCHEDULES),
         )
@@ -68,6 +69,7 @@ def make_schedule(name: str, **arguments: Any) -> RateSchedule:
         if argument not in fields:
             raise PacelineError(
                 f"{kind.__name__} has no argument {argument!r}",
+                code="unknown-argument",
                 allowed=", ".join(fields),
                 meant=nearest(argument, fields),
             )

@@ -51,6 +51,7 @@ class RunLength:
             is_part = isinstance(value, float) and 0 < value <= 1
             raise PacelineError(
                 f"{name} is not a duration in steps",
+                code="invalid-duration",
                 got=value,
                 allowed=_ALLOWED,
                 meant=f'"{value * 100:g}%"' if is_part else None,
@@ -60,6 +61,7 @@ class RunLength:
         if duration.unit == "s" or self.epoch is None:
             raise PacelineError(
                 f"{name}={value!r} cannot be counted in steps before the run",
+                code="run-length-unknown",
                 allowed=_ALLOWED,
                 fix=None if duration.unit == "s" else "count in steps: how many an epoch has is unknown",
             )
@@ -74,6 +76,7 @@ class RunLength:
         if self.steps is None:
             raise PacelineError(
                 f"{who} needs the length of the run, which is unknown",
+                code="run-length-unknown",
                 fix="Trainer(max_steps=...), or max_epochs with data that has a length",
             )
         return self.steps

@@ -134,6 +134,7 @@ def make_strategy(strategy: str | Strategy, world_size: int = 1) -> Strategy:
     if world_size > 1 and not found.many_ranks:
         raise PacelineError(
             f"strategy {found.name!r} computes on one device",
+            code="strategy-not-suited",
             got=f"{world_size} ranks",
             fix='devices=1, or strategy="auto"',
         )
@@ -149,12 +150,15 @@ def _build(strategy: str) -> Strategy:
         return found
     elsewhere = called_here("strategy", strategy.lower().replace("-", "_"))
     if elsewhere is not None:
-        raise PacelineError(f"strategy: there is no {strategy!r}", got=strategy, fix=elsewhere)
+        raise PacelineError(
+            f"strategy: there is no {strategy!r}", code="unknown-strategy", got=strategy, fix=elsewhere
+        )
     known = [*STRATEGIES, *installed]
     old = strategy in ("dp", "data_parallel", "dataparallel")
     raise PacelineError(
         f"strategy: there is no {strategy!r}"
         + (": torch's DataParallel runs every model in one process, slower than one device" if old else ""),
+        code="unknown-strategy",
         got=strategy,
         allowed=", ".join(known) + ", or an object of paceline.strategies.Strategy",
         meant="ddp" if old else nearest(strategy, known),

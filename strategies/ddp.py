@@ -93,6 +93,7 @@ class DDP(Distributed):
         if static_graph and find_unused_parameters:
             raise PacelineError(
                 "DDP: static_graph already detects unused parameters",
+                code="conflicting-arguments",
                 got="static_graph=True, find_unused_parameters=True",
                 fix="give one of the two",
             )
@@ -177,6 +178,7 @@ class DDP(Distributed):
         if not enabled and self._options["static_graph"]:
             raise PacelineError(
                 "DDP: a static graph excludes accumulation",
+                code="conflicting-arguments",
                 got="static_graph=True and several micro-batches in a step",
                 fix="leave static_graph out",
             )
@@ -238,6 +240,7 @@ class DDP(Distributed):
             raise PacelineError(
                 f"{counted(twice)} a gradient more than once within a backward, and DDP's reducer "
                 "averages the first part alone",
+                code="backward-twice",
                 got=listed(twice),
                 fix="checkpoint(..., use_reentrant=False); or leave find_unused_parameters out",
             )
@@ -300,6 +303,7 @@ class DDP(Distributed):
             if not self._wrapped.module.went_backward:
                 raise PacelineError(
                     "backward did not call super().backward(loss), which averages gradients over the ranks",
+                    code="override-incomplete",
                     fix="super().backward(loss) in the place of loss.backward()",
                 )
             if self._reducer_works and self._looks:
@@ -325,6 +329,7 @@ class DDP(Distributed):
             unused = [names[int(index)] for index in named[1].split()] if named else []
             raise PacelineError(
                 f"{counted(unused)} no gradient in this step's last backward, and did in step 1",
+                code="unused-parameters",
                 got=listed(unused),
                 fix="strategy=DDP(find_unused_parameters=True) of paceline.strategies looks in every step",
             ) from None

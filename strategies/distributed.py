@@ -70,6 +70,7 @@ class Distributed(Single):
     def trainable_changed(self, module: nn.Module, change: TrainedChange) -> None:
         raise PacelineError(
             f"strategy {self.name!r} fixes at the start which parameters are trained",
+            code="trained-parameters-fixed",
             got=str(change),
             fix="strategy='ddp' follows every change; else make it before fit, or in on_setup",
         )

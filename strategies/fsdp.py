@@ -118,6 +118,7 @@ class FSDP(Distributed):
             raise PacelineError(
                 f"{type(self).__name__} cannot split layers over {self.tensor} of "
                 f"{environment.world_size} rank{'s' if environment.world_size > 1 else ''}",
+                code="number-of-ranks",
                 got=f"tensor={self.tensor}, {environment.world_size} ranks",
                 fix="a number of ranks that tensor divides",
             )
@@ -160,6 +161,7 @@ class FSDP(Distributed):
         if earlier != self.tensor:
             raise PacelineError(
                 f"an earlier run has split the layers of {type(module).__name__} otherwise",
+                code="module-still-sharded",
                 got=f"tensor={self.tensor}, and {earlier} then",
                 fix=f"{type(module).__name__}.load_from_checkpoint(run.latest) is a whole one; or the same "
                 "tensor=",
@@ -363,6 +365,7 @@ class HSDP(FSDP):
             split = f", each of {self.tensor} that split the layers," if self.tensor > 1 else ""
             raise PacelineError(
                 f"HSDP cannot split {ranks} ranks{split} into {groups} groups of one size",
+                code="number-of-ranks",
                 got=f"replicate={groups}, {environment.world_size} ranks"
                 + (f", tensor={self.tensor}" if self.tensor > 1 else ""),
                 fix="HSDP(replicate=...) of paceline.strategies with a divisor, or strategy='fsdp'",

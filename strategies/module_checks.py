@@ -19,6 +19,7 @@ def refuse_sharded(module: nn.Module) -> None:
         if is_sharded(parameter):
             raise PacelineError(
                 f"{type(module).__name__} is still sharded by the strategy of an earlier run",
+                code="module-still-sharded",
                 got=f"a sharded {name}",
                 fix=f"{type(module).__name__}.load_from_checkpoint(run.latest) is a complete one; or "
                 "resume with the same strategy",
@@ -35,6 +36,7 @@ def refuse_scalars(module: nn.Module, strategy: str) -> None:
     if scalars:
         raise PacelineError(
             f"strategy {strategy!r} cannot hold parameters without a dimension",
+            code="module-not-shardable",
             got=", ".join(scalars[:6]),
             fix="give them shape (1,): nn.Parameter(torch.zeros(1))",
         )
@@ -51,6 +53,7 @@ def refuse_compiled_copies(module: nn.Module, strategy: str) -> None:
     if found:
         raise PacelineError(
             f"strategy {strategy!r} cannot train what torch.compile(part) returns",
+            code="module-not-shardable",
             got=", ".join(f"self.{name}" for name in found[:6]),
             fix=f"self.{found[0]}.compile() on the part itself, in its place; or "
             "Trainer(compile='blocks'); or strategy='deepspeed_stage_2' or 'fsdp'",
@@ -73,6 +76,7 @@ def refuse_frozen_groups(strategy: str, optimizer: Optimizer, names: dict[int, s
             found = [names[id(p)] for p in group["params"]]
             raise PacelineError(
                 f"strategy {strategy!r} takes no parameter group of which nothing is trained",
+                code="optimizer-not-supported",
                 got=", ".join(found[:6]),
                 fix="leave frozen parameters out of the optimizer, or strategy='fsdp'",
             )

@@ -175,7 +175,9 @@ def check_option(name: str, value: Any, ranks: int | None) -> None:
     if name == "config":
         read_config(value)
     if name == "replicate" and ranks is not None and ranks % value:
-        raise PacelineError(f"{ranks} ranks cannot be divided into {value} groups of one size")
+        raise PacelineError(
+            f"{ranks} ranks cannot be divided into {value} groups of one size", code="number-of-ranks"
+        )
 
 
 def check_ranks(strategy: str, ranks: int | None) -> None:
@@ -185,6 +187,10 @@ def check_ranks(strategy: str, ranks: int | None) -> None:
         PacelineError: for them.
     """
     if strategy == "single" and ranks is not None and ranks > 1:
-        raise PacelineError(f"single is for one device, and there are {ranks} ranks", fix="ddp")
+        raise PacelineError(
+            f"single is for one device, and there are {ranks} ranks", code="strategy-not-suited", fix="ddp"
+        )
     if strategy == "hsdp" and ranks == 1:
-        raise PacelineError("hsdp is for two ranks or more", got="1 rank", fix="single, or fsdp")
+        raise PacelineError(
+            "hsdp is for two ranks or more", code="strategy-not-suited", got="1 rank", fix="single, or fsdp"
+        )

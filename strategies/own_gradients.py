@@ -84,6 +84,7 @@ class OwnGradients:
         calls = self._strategy.collectives.all_gather(mine)
         return PacelineError(
             "the ranks go backward and update in another order",
+            code="ranks-differ",
             got=", ".join(f"rank {rank} calls {call}" for rank, call in enumerate(calls[:_SHOWN])),
             fix="call self.trainer.strategy.synchronise_gradients(False) first: then optimizer.step() "
             "averages, and each rank may call manual_backward as often as it likes",

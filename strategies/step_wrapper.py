@@ -47,6 +47,7 @@ class Dispatch(nn.Module):
             if written:
                 raise PacelineError(
                     "training_step writes to parameters that are gathered for it: what it writes is lost",
+                    code="sharded-access",
                     got=listed(written),
                     fix="write in on_step_start or on_step_end",
                 )

@@ -76,6 +76,7 @@ class StreamedWeights(Weights):
         if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
             raise PacelineError(
                 f"{type(module).__name__} has no values to export: they stayed in their files",
+                code="weights-missing",
                 fix='Streamed(keep="host"), or of the checkpoint: paceline export CHECKPOINT FOLDER',
             )
         return super().full_tensors(module)
@@ -117,6 +118,7 @@ class Streamed(Single):
     def check_training(self) -> None:
         raise PacelineError(
             f"strategy {self.name!r} is for validate, test and predict, and trains nothing",
+            code="strategy-not-suited",
             fix='to train what does not fit: strategy="fsdp", or "deepspeed_stage_3_offload"',
         )
 
@@ -126,6 +128,7 @@ class Streamed(Single):
         if not units:
             raise PacelineError(
                 f"strategy {self.name!r} found no repeated blocks in the module",
+                code="repeated-blocks",
                 got=type(module).__name__,
                 fix="def shard_units(self): return self.blocks",
             )
@@ -134,6 +137,7 @@ class Streamed(Single):
         if self.keep == _DISK and not all(p.is_meta for p in self._blocks.parameters()):
             raise PacelineError(
                 'keep="disk" reads the blocks from files, and this module has them in memory already',
+                code="strategy-not-suited",
                 got=type(module).__name__,
                 fix='build them in configure_model(self), or use Streamed(keep="host")',
             )
@@ -148,6 +152,7 @@ class Streamed(Single):
         if missing:
             raise PacelineError(
                 f"{type(module).__name__} was built in configure_model, and nothing gave it values",
+                code="weights-missing",
                 got=listed(missing, 3),
                 fix="weights=PATH: a checkpoint, a safetensors file, or a folder with them",
             )

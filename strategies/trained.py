@@ -112,6 +112,7 @@ class TrainedParameters:
         if change is not None:
             raise PacelineError(
                 "what is trained was changed within training_step",
+                code="trained-parameters-fixed",
                 where=where(),
                 got=str(change),
                 fix="change it between two steps: in on_step_start, on_train_epoch_start or a callback",

@@ -86,6 +86,7 @@ def prepare(folder: Path, work: Work, makers: Iterable[Any], seconds: float, *, 
         wrong = functions[modules.index("__main__")] if "__main__" in modules else functions[-1]
         raise PacelineError(
             "check_strategy: other processes cannot import this function",
+            code="wrong-object",
             got=shown(wrong),
             fix="define it at the top level of a module, or pass the name of the strategy's entry point",
         ) from cause

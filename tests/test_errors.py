@@ -137,7 +137,8 @@ def test_ipython_is_given_the_users_frames_and_the_message(monkeypatch):
     with pytest.raises(PacelineError) as raised:
         Trainer(max_epochs=-1)
     lines = raised.value._render_traceback_()
-    assert lines[-1].startswith("  max_epochs: got -1; ")
+    assert lines[-2].startswith("  max_epochs: got -1; ")
+    assert lines[-1] == "  more: paceline explain invalid-arguments"
     assert len(lines) <= 12
     assert not any("validation.py" in line for line in lines)
     monkeypatch.setenv("PACELINE_TRACEBACK", "full")

@@ -102,6 +102,7 @@ COMMANDS = {
     "env": [["env"]],
     "plugins": [["plugins"]],
     "skills": [["skills"], ["skills", "port-a-program"]],
+    "explain": [["explain"], ["explain", "no-data"]],
 }
 
 

@@ -100,7 +100,12 @@ def slow_schedules(schedules: Sequence[Schedule], length: RunLength) -> list[str
 
 def _wrong(what: str, configured: Any, where: str | None = None, fix: str | None = None) -> PacelineError:
     return PacelineError(
-        f"configure_optimizers: {what}", where=where, got=_brief(configured), allowed=_ALLOWED, fix=fix
+        f"configure_optimizers: {what}",
+        code="optimizers-wrong",
+        where=where,
+        got=_brief(configured),
+        allowed=_ALLOWED,
+        fix=fix,
     )
 
 
@@ -193,12 +198,14 @@ def _built(
         if keys.setdefault(key, value) != value:
             raise PacelineError(
                 f"configure_optimizers: {type(schedule).__name__} steps after each optimizer step",
+                code="schedule-wrong",
                 got=f"{key}={keys[key]!r}",
                 fix=f"leave {key} out",
             )
     if not optimizers:
         raise PacelineError(
             f"configure_optimizers: there is no optimizer for {type(schedule).__name__}",
+            code="schedule-wrong",
             fix="return as many optimizers as schedules, in one order",
         )
     return keys | {"scheduler": schedule.build(optimizers[0], length)}
@@ -216,6 +223,7 @@ def _read_schedule(
     if unknown:
         raise PacelineError(
             f"configure_optimizers: lr_scheduler has no key {unknown[0]!r}",
+            code="schedule-wrong",
             where=where,
             allowed=", ".join(_SCHEDULER_KEYS),
             meant=nearest(str(unknown[0]), _SCHEDULER_KEYS),
@@ -230,6 +238,7 @@ def _read_schedule(
     if schedule.interval not in ("epoch", "step"):
         raise PacelineError(
             "configure_optimizers: interval is not known",
+            code="schedule-wrong",
             where=where,
             got=schedule.interval,
             allowed="'epoch', 'step'",
@@ -237,6 +246,7 @@ def _read_schedule(
     if not isinstance(schedule.frequency, int) or schedule.frequency < 1:
         raise PacelineError(
             "configure_optimizers: frequency counts epochs or steps",
+            code="schedule-wrong",
             where=where,
             got=schedule.frequency,
             allowed="an integer of at least 1",
@@ -246,6 +256,7 @@ def _read_schedule(
         name = type(schedule.scheduler).__name__
         raise PacelineError(
             f"configure_optimizers: {name} drives an optimizer that was not returned",
+            code="schedule-wrong",
             where=where,
             got=f"a {type(drives).__name__} of its own, and returned: {_brief(optimizers)}",
             fix=f"make one optimizer, and return that and {name}(optimizer, ...)",
@@ -253,6 +264,7 @@ def _read_schedule(
     if isinstance(schedule.scheduler, ReduceLROnPlateau) and schedule.monitor is None:
         raise PacelineError(
             "configure_optimizers: ReduceLROnPlateau watches a value, but none is named",
+            code="schedule-wrong",
             where=where,
             fix='{"scheduler": scheduler, "monitor": "val/loss"}',
         )
@@ -277,6 +289,7 @@ def _check_coverage(module: nn.Module, optimizers: list[Optimizer]) -> None:
     raise PacelineError(
         f"configure_optimizers: {len(missing)} of {total} trainable parameters are in no optimizer "
         "and would never change",
+        code="parameters-without-optimizer",
         got=f"without an optimizer: {listed(missing)}",
         fix="pass self.parameters() to the optimizer, or freeze them with requires_grad_(False)",
     )
@@ -287,6 +300,7 @@ def _check_foreign(module: nn.Module, held: set[int]) -> None:
     if foreign:
         raise PacelineError(
             "configure_optimizers: an optimizer holds parameters that are not the module's",
+            code="optimizers-wrong",
             got=f"{len(foreign)} of them",
             fix="assign what holds them to self in __init__",
         )
@@ -305,6 +319,7 @@ def _check_eps(optimizers: list[Optimizer]) -> None:
                 raise PacelineError(
                     f"{type(optimizer).__name__} on parameters in float16: eps={eps:g} is 0 there, and "
                     "small gradients would be divided by zero",
+                    code="optimizer-not-supported",
                     got="parameters in float16, as with precision='fp16-true'",
                     fix="precision='fp16' has parameters and moments in float32; or eps=1e-4",
                 )
@@ -314,6 +329,7 @@ def _check_automatic(optimizers: list[Optimizer]) -> None:
     if len(optimizers) > 1:
         raise PacelineError(
             "several optimizers need manual optimization",
+            code="manual-optimization",
             got=f"{len(optimizers)} optimizers and automatic_optimization = True",
             fix="set self.automatic_optimization = False and call self.manual_backward(loss) and "
             "optimizer.step() in training_step",
@@ -322,5 +338,6 @@ def _check_automatic(optimizers: list[Optimizer]) -> None:
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise PacelineError(
             f"{type(optimizers[0]).__name__} evaluates the loss itself, through a closure",
+            code="manual-optimization",
             fix="set self.automatic_optimization = False and call optimizer.step(closure) yourself",
         )

@@ -51,6 +51,7 @@ class DataModule(BatchHooks, Recorded):
         if self._trainer is None:
             raise PacelineError(
                 f"{type(self).__name__}.trainer exists only while a Trainer runs with it",
+                code="not-running",
                 fix="use it in setup or later, not in __init__",
             )
         return self._trainer

@@ -80,6 +80,7 @@ class TrainModule(UserMethods, Hooks, PlainNames, BatchHooks, MediaLogs, Recorde
         if self._trainer is None:
             raise PacelineError(
                 f"{type(self).__name__}.trainer exists only while a Trainer runs the module",
+                code="not-running",
                 fix="use it in a step or a hook, not in __init__",
             )
         return self._trainer

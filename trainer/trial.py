@@ -136,6 +136,7 @@ class _DataKeeper(Callback):
             if isinstance(source, Iterator) and not stateful:
                 raise PacelineError(
                     "a trial would use this data up: it can be read once only",
+                    code="data-read-once",
                     got=type(source).__name__,
                     fix="a DataLoader, or a list of batches",
                 )

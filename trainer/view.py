@@ -139,7 +139,9 @@ class RunView:
             PacelineError: before the first.
         """
         if self._module is None:
-            raise PacelineError("the trainer has no module yet", fix="trainer.fit(module, ...)")
+            raise PacelineError(
+                "the trainer has no module yet", code="not-running", fix="trainer.fit(module, ...)"
+            )
         return self._module
 
     @property
@@ -294,6 +296,7 @@ class RunView:
         if self._stage != "fit":
             raise PacelineError(
                 "save_checkpoint writes the current fit, and there is none",
+                code="not-running",
                 fix="call it in a hook; afterwards run.latest of the Run that fit returned is the newest "
                 "checkpoint, and export(folder) writes the weights",
             )
@@ -344,7 +347,9 @@ class RunView:
 
     def _fit_for(self, what: str) -> FitContext:
         if self._fit is None:
-            raise PacelineError(f"{what}: no fit is running", fix="use it in a step or a hook of fit")
+            raise PacelineError(
+                f"{what}: no fit is running", code="not-running", fix="use it in a step or a hook of fit"
+            )
         return self._fit
 
 

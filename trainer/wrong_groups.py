@@ -25,6 +25,7 @@ def check_settings(optimizer: Optimizer) -> None:
             if key in group and key not in optimizer.defaults and ours in optimizer.defaults:
                 raise PacelineError(
                     f"configure_optimizers: {type(optimizer).__name__} does not read {key!r} of a group",
+                    code="optimizers-wrong",
                     where=f"group {number}",
                     allowed=", ".join(optimizer.defaults),
                     meant=ours,

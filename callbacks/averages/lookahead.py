@@ -53,6 +53,7 @@ class Lookahead(WeightAverage):
             raise PacelineError(
                 "Lookahead(alpha=<function>) is given the part of the run that is done, and how many steps "
                 "it has is unknown",
+                code="run-length-unknown",
                 fix="a number: Lookahead(alpha=0.5), or max_steps=...",
             )
 

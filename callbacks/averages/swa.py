@@ -60,6 +60,7 @@ class SWA(WeightAverage):
         if isinstance(self.start, float) and trainer.total_steps is None:
             raise PacelineError(
                 f"SWA(start={self.start}) is a part of the run, and how many steps it has is unknown",
+                code="run-length-unknown",
                 fix='a duration: SWA(start="10ep"), or max_steps=...',
             )
 

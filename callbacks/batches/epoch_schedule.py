@@ -30,6 +30,7 @@ class EpochSchedule(Callback):
         if not isinstance(scheduling, Mapping) or not scheduling or not _counts(scheduling):
             raise PacelineError(
                 f"{type(self).__name__} takes {self.counted} by epoch",
+                code="invalid-value",
                 got=scheduling,
                 allowed="epochs from 0 with counts of at least 1, such as {0: 1, 5: 4}",
             )

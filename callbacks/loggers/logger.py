@@ -82,6 +82,7 @@ def guarded(owner: Any, name: str, hook: Callable[..., None]) -> Callable[..., N
             if name in ("on_setup", "on_fit_start"):
                 raise PacelineError(
                     f"{who} cannot write",
+                    code="cannot-write",
                     where=str(error.filename or trainer.folder),
                     got=str(error),
                     fix="make room there, or get the right to write there; loggers=... leaves a logger out",

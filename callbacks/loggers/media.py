@@ -196,6 +196,7 @@ def _drawn(figure: Any) -> np.ndarray[Any, Any]:
 def _no_image(got: str) -> PacelineError:
     return PacelineError(
         "log_image: this is no image",
+        code="not-loggable",
         got=got,
         allowed="a tensor (channels, height, width), an array (height, width, channels), a grid of them "
         "with a first dimension more, uint8 or floats from 0 to 1; a matplotlib figure; a PIL image",
@@ -217,7 +218,9 @@ def to_histogram(values: Any, bins: int = 64) -> Histogram:
         Histogram(counts=(1, 2, 0, 1), edges=(1.0, 2.0, 3.0, 4.0, 5.0), total=10.0, sum_of_squares=34.0, not_finite=1)
     """  # noqa: E501
     if type(bins) is not int or not 1 <= bins <= 10_000:
-        raise PacelineError("log_histogram: bins is a number from 1 to 10,000", got=bins)
+        raise PacelineError(
+            "log_histogram: bins is a number from 1 to 10,000", code="invalid-value", got=bins
+        )
     try:
         if isinstance(values, torch.Tensor):
             values = values.detach()
@@ -232,7 +235,10 @@ def to_histogram(values: Any, bins: int = 64) -> Histogram:
         flat = np.asarray(values, dtype=np.float64).ravel()
     except (TypeError, ValueError, RuntimeError):
         raise PacelineError(
-            "log_histogram takes numbers", got=type(values).__name__, allowed="a tensor, an array, a list"
+            "log_histogram takes numbers",
+            code="not-loggable",
+            got=type(values).__name__,
+            allowed="a tensor, an array, a list",
         ) from None
     finite = flat[np.isfinite(flat)]
     try:
@@ -273,6 +279,7 @@ def to_table(columns: Sequence[str], rows: Sequence[Any]) -> Table:
         if len(cells) != len(names):
             raise PacelineError(
                 "log_table: each row has one cell per column",
+                code="not-loggable",
                 where=f"row {number}",
                 got=f"{len(cells)} cells",
                 allowed=f"{len(names)}: {', '.join(names)}",

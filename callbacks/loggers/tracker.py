@@ -134,6 +134,7 @@ class Tracker(Logger):
     def _missing(self, why: str) -> PacelineError:
         return PacelineError(
             f"{type(self).__name__} needs the package {self.package}",
+            code="package-missing",
             got=why,
             fix=f"pip install {self.package}, or pip install 'paceline[{self.package}]'",
         )

@@ -86,6 +86,7 @@ class WandB(Tracker):
         if taken:
             raise PacelineError(
                 f"WandB chooses {taken[0]} itself, so that a run that resumes continues under its id",
+                code="conflicting-arguments",
                 fix="fit(resume='auto') continues a run; a new fit is a new one",
             )
         self.project, self.name_there = project, name

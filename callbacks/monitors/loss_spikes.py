@@ -85,6 +85,7 @@ class LossSpikes(Callback):
         if not trainer.module.automatic_optimization:
             raise PacelineError(
                 "LossSpikes skips updates of automatic optimization, and this module updates by itself",
+                code="manual-optimization",
                 fix="compare losses in training_step, and do not step there",
             )
 
@@ -108,6 +109,7 @@ class LossSpikes(Callback):
         if self.count == self.most:
             raise PacelineError(
                 f"a spike of the loss after {self.most} others, the most allowed",
+                code="loss-spikes",
                 where=what,
                 fix="a lower learning rate, clip_grad_norm=1.0, or LossSpikes(most=...)",
             )

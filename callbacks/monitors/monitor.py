@@ -58,6 +58,7 @@ class Monitor:
         written = next((word for word in words if meant[word]), None)
         raise PacelineError(
             f"{owner}: whether a high or a low {name!r} is better is not clear from its name",
+            code="missing-argument",
             meant=None if written is None else name.lower().replace(written, str(meant[written])),
             fix="give mode='min' or mode='max'",
         )

@@ -230,6 +230,7 @@ def read_record(run: str | Path) -> np.ndarray[Any, Any]:
     if not path.is_file():
         raise PacelineError(
             "this run has no record of its steps",
+            code="not-in-run",
             where=str(run),
             fix="Trainer(record=True), which is the default, writes one",
         )
@@ -241,6 +242,8 @@ def read_record(run: str | Path) -> np.ndarray[Any, Any]:
 def _rows_of(path: Path) -> np.ndarray[Any, Any]:
     data = path.read_bytes()
     if not data.startswith(MAGIC):
-        raise PacelineError("this is no record of steps, or of another version", where=str(path))
+        raise PacelineError(
+            "this is no record of steps, or of another version", code="run-damaged", where=str(path)
+        )
     whole = (len(data) - len(MAGIC)) // ROW.itemsize  # a killed run may have left a part of a row
     return np.frombuffer(data, ROW, whole, len(MAGIC))

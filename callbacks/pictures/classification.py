@@ -88,6 +88,7 @@ class Classification(Callback):
             if self.output not in modules:
                 raise PacelineError(
                     f"{type(self).__name__}: the module has no submodule {self.output!r}",
+                    code="part-not-found",
                     allowed=", ".join(name for name in modules if name)[:300],
                     meant=nearest(self.output, list(modules)),
                 )
@@ -108,11 +109,14 @@ class Classification(Callback):
         who = type(self).__name__
         if not isinstance(logits, Tensor) or not isinstance(target, Tensor):
             got = f"{self.output}: {type(logits).__name__}, target: {type(target).__name__}"
-            raise PacelineError(f"{who} needs a tensor of logits and one of classes", got=got)
+            raise PacelineError(
+                f"{who} needs a tensor of logits and one of classes", code="wrong-shape", got=got
+            )
         fits = logits.ndim > 1 and logits.shape[1] == len(self.names)
         if not fits or logits.shape[:1] + logits.shape[2:] != target.shape or target.is_floating_point():
             raise PacelineError(
                 f"{who}: the logits and the classes do not fit",
+                code="wrong-shape",
                 got=f"logits {tuple(logits.shape)}, target {tuple(target.shape)} of {target.dtype}",
                 allowed=f"logits (samples, {len(self.names)}, ...) and integers (samples, ...)",
             )

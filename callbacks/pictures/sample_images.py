@@ -64,6 +64,7 @@ class SampleImages(Classification):
             got = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
             raise PacelineError(
                 "SampleImages needs images of shape (samples, channels, height, width), a class for each",
+                code="wrong-shape",
                 got=f"images {got}, classes {tuple(predicted.shape)}",
             )
         indices = trainer.loop.sample_indices

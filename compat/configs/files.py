@@ -38,7 +38,9 @@ def _checked(file: Path) -> str:
         if text.strip():
             json.loads(text)
     except json.JSONDecodeError as error:
-        raise PacelineError("this is no JSON", where=f"{file}:{error.lineno}", got=error.msg) from None
+        raise PacelineError(
+            "this is no JSON", code="config-unreadable", where=f"{file}:{error.lineno}", got=error.msg
+        ) from None
     except (OSError, ValueError, RecursionError):
         return ""
     return text

@@ -59,6 +59,7 @@ def read_configuration(
         return read_deepspeed(text, file)
     raise PacelineError(
         "this is no configuration of Accelerate, DeepSpeed, LLaMA-Factory or Axolotl",
+        code="config-of-others",
         where=str(file),
         got="the keys " + ", ".join(sorted(content)[:8]),
         allowed="a file with distributed_type, as accelerate config writes it, DeepSpeed's JSON, or a YAML "

@@ -62,7 +62,9 @@ class Findings:
             PacelineError: one report of all problems.
         """
         if self._problems:
-            raise report(f"the configuration of {self.source}", self._problems, "value")
+            raise report(
+                f"the configuration of {self.source}", self._problems, "value", code="config-of-others"
+            )
 
 
 class Section:
@@ -249,6 +251,8 @@ def whole_mapping(text: YamlText, where: str) -> dict[str, Any]:
     if isinstance(text.content, dict) and text.content:
         return text.content
     if not text.content:
-        raise PacelineError("the file is empty", where=where)
+        raise PacelineError("the file is empty", code="config-unreadable", where=where)
     kind = type(text.content).__name__
-    raise PacelineError("a configuration holds key: value lines", where=where, got=kind)
+    raise PacelineError(
+        "a configuration holds key: value lines", code="config-unreadable", where=where, got=kind
+    )

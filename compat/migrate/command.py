@@ -101,7 +101,9 @@ def write(path: Path, ask: Callable[[str], bool] | None, yes: bool, say: Say, wa
         try:
             _replace(target, text)
         except OSError as error:
-            raise PacelineError(f"{target} cannot be written: {error.strerror}") from None
+            raise PacelineError(
+                f"{target} cannot be written: {error.strerror}", code="cannot-write"
+            ) from None
         say(f"wrote {target}")
     of_configs = TO_REWRITE if any(config.left for config in configs) else READABLE
     return max(_code(reports, written=True), of_configs)
@@ -109,7 +111,9 @@ def write(path: Path, ask: Callable[[str], bool] | None, yes: bool, say: Say, wa
 
 def _analysed(path: Path) -> tuple[list[FileReport], list[ConfigReport]]:
     if find_spec("libcst") is None:
-        raise PacelineError("paceline migrate reads code with libcst", fix="pip install libcst")
+        raise PacelineError(
+            "paceline migrate reads code with libcst", code="package-missing", fix="pip install libcst"
+        )
     from .analysis import analyse
     from .lightning import cli_config
 

@@ -37,11 +37,13 @@ def python_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise PacelineError(f"{path}: no such file or folder")
+        raise PacelineError(f"{path}: no such file or folder", code="file-not-found")
     try:
         return sorted(_below(path))
     except OSError as error:
-        raise PacelineError(f"{error.filename}: cannot be read: {error.strerror}") from None
+        raise PacelineError(
+            f"{error.filename}: cannot be read: {error.strerror}", code="file-unreadable"
+        ) from None
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -65,7 +65,12 @@ def load(folder: Path, train: bool) -> tuple[Images, Labels]:
         elif binary.is_file():
             parts.append(_read_binary(binary))
         else:
-            raise PacelineError("CIFAR-10 is not complete", where=str(folder), got=f"no {name}")
+            raise PacelineError(
+                "CIFAR-10 is not complete",
+                code="dataset-not-available",
+                where=str(folder),
+                got=f"no {name}",
+            )
     images, labels = zip(*parts, strict=True)
     return np.concatenate(images), np.concatenate(labels)
 
@@ -90,7 +95,10 @@ def download(folder: Path, url: str = URL, md5: str = ARCHIVE_MD5) -> None:
         held = (folder / ".download.lock").open("w")
     except OSError as error:
         raise PacelineError(
-            "CIFAR-10 is not there and could not be downloaded", where=str(folder), got=str(error)
+            "CIFAR-10 is not there and could not be downloaded",
+            code="dataset-not-available",
+            where=str(folder),
+            got=str(error),
         ) from None
     with held as lock:
         if sys.platform != "win32":
@@ -111,6 +119,7 @@ def _download(folder: Path, url: str, md5: str) -> None:
             reason = getattr(error, "reason", error)
             raise PacelineError(
                 "CIFAR-10 is not there and could not be downloaded",
+                code="dataset-not-available",
                 where=url,
                 got=str(reason),
                 fix=f"put cifar-10-batches-py or cifar-10-batches-bin into {folder}, "
@@ -121,6 +130,7 @@ def _download(folder: Path, url: str, md5: str) -> None:
             partial.unlink()
             raise PacelineError(
                 "the downloaded archive is damaged; it was removed",
+                code="dataset-not-available",
                 where=url,
                 got=f"md5 {found}",
                 allowed=f"md5 {md5}",
@@ -187,6 +197,7 @@ def _read_binary(path: Path) -> tuple[Images, Labels]:
 def _damaged(path: Path, got: str, allowed: str) -> PacelineError:
     return PacelineError(
         "a file of CIFAR-10 is not as it was published",
+        code="dataset-not-available",
         where=str(path),
         got=got,
         allowed=allowed,
@@ -202,7 +213,9 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
-            raise PacelineError("a CIFAR-10 file would run code", got=f"{module}.{name}")
+            raise PacelineError(
+                "a CIFAR-10 file would run code", code="file-holds-code", got=f"{module}.{name}"
+            )
         return super().find_class(module, name)
 
 

@@ -28,7 +28,7 @@ def require_packages(recipe: str, *packages: str) -> None:
         except ImportError:
             known = package in ("transformers", "peft")
             fix = "pip install 'paceline[hf]'" if known else f"pip install {package.replace('_', '-')}"
-            raise PacelineError(f"{recipe} needs {package}", fix=fix) from None
+            raise PacelineError(f"{recipe} needs {package}", code="package-missing", fix=fix) from None
 
 
 def exported_by(value: Any) -> Any:
@@ -72,6 +72,7 @@ def check_vocabulary(tokenizer: Any, model: nn.Module, name: str) -> None:
     if most >= count:
         raise PacelineError(
             "the tokenizer has more tokens than the model",
+            code="tokenizer-mismatch",
             got=f"tokens up to {most} in {name}, and {count} embeddings",
             fix="the tokenizer that the model was trained with; or "
             f"model.resize_token_embeddings({most + 1}), model.save_pretrained(FOLDER), and model=FOLDER",

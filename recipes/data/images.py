@@ -84,7 +84,7 @@ def digits(size: int = 32, channels: int = 3) -> tuple[Split, Split]:
         from sklearn.model_selection import train_test_split
     except ImportError:
         raise PacelineError(
-            "data=digits needs scikit-learn", fix="pip install 'paceline[recipes]'"
+            "data=digits needs scikit-learn", code="package-missing", fix="pip install 'paceline[recipes]'"
         ) from None
     data = load_digits()
     small = torch.from_numpy(data.images).float()[:, None] / 16

@@ -53,7 +53,10 @@ class Mistakes:
             lines.append(f"and {len(self.places) - _MOST_REASONS} other reasons")
         noun = "record" if count == 1 else "records"
         raise PacelineError(
-            f"{count} {noun} cannot be used", got="\n       ".join(lines), allowed=self.allowed
+            f"{count} {noun} cannot be used",
+            code="records-unusable",
+            got="\n       ".join(lines),
+            allowed=self.allowed,
         )
 
 
@@ -180,6 +183,7 @@ def files_of(path: Path) -> list[Path]:
     if not found:
         raise PacelineError(
             f"the folder {path} has no files of records",
+            code="file-not-found",
             allowed=f"files that end with {', '.join(ENDINGS)}",
         )
     return found
@@ -218,9 +222,13 @@ def read_file(file: Path, streaming: bool = False) -> Records:
         return _json(file)
     except FileNotFoundError:
         here = [one.name for one in file.parent.iterdir()] if file.parent.is_dir() else []
-        raise PacelineError(f"there is no file {file}", meant=nearest(file.name, here)) from None
+        raise PacelineError(
+            f"there is no file {file}", code="file-not-found", meant=nearest(file.name, here)
+        ) from None
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise PacelineError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise PacelineError(
+            f"{file} cannot be read: {getattr(error, 'strerror', None) or error}", code="file-unreadable"
+        ) from None
 
 
 def _streamed(file: Path) -> Records:
@@ -229,6 +237,7 @@ def _streamed(file: Path) -> Records:
     if first != b"{" or _kind(file) != file.suffix:
         raise PacelineError(
             f"{file} cannot be read while training: it is {'compressed' if first != b'[' else 'one list'}",
+            code="file-unreadable",
             fix="a file with one JSON object in each line, a folder that save_to_disk wrote; or "
             "streaming=false",
         )
@@ -253,15 +262,18 @@ def _json(file: Path) -> Records:
         try:
             return Records(file, json.loads(text))
         except json.JSONDecodeError as error:
-            raise PacelineError(f"{file} is no JSON: {error}") from None
+            raise PacelineError(f"{file} is no JSON: {error}", code="file-unreadable") from None
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     items = [_parsed(line) for _, line in lines]
     if items and all(isinstance(one, NoJSON) for one in items):
-        raise PacelineError(f"{file} is no JSON: neither a list of records, nor one in each line")
+        raise PacelineError(
+            f"{file} is no JSON: neither a list of records, nor one in each line", code="file-unreadable"
+        )
     if len(items) == 1 and isinstance(items[0], dict) and (under := _OF_ALL & {*items[0]}):
         name = min(under)
         raise PacelineError(
             f"{file} has its records under {name!r}; a file is a list of records, or one in each line",
+            code="file-unreadable",
             fix=f"jq -c '.{name}[]' {file} > {file.stem}.jsonl",
         )
     return Records(file, items, "line", [number for number, _ in lines])
@@ -331,6 +343,8 @@ def split_off(items: Sequence[T], part: float) -> tuple[Sequence[T], Sequence[T]
         ([1, 2, 3], [4])
     """
     if len(items) < 2:
-        raise PacelineError(f"{len(items)} records are too few to train and to validate on")
+        raise PacelineError(
+            f"{len(items)} records are too few to train and to validate on", code="too-few-samples"
+        )
     count = max(1, round(part * len(items)))
     return items[:-count], items[-count:]

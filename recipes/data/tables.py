@@ -61,6 +61,7 @@ class Columns:
         if 0 < len(texts_among) < len(every) / 10:
             raise PacelineError(
                 f"{target!r} is a number in {len(every) - len(texts_among)} of {len(every)} rows",
+                code="records-unusable",
                 got=f"{texts_among[0]!r} among them",
                 fix="a table where all are numbers, or empty",
             )
@@ -98,7 +99,9 @@ class Columns:
         unknown = [text for text in texts if not (text in places if self.classes else is_number(text))]
         if unknown:
             allowed = ", ".join(self.classes) or "a number"
-            raise PacelineError(f"a {self.target!r} is not known", got=unknown[0], allowed=allowed)
+            raise PacelineError(
+                f"a {self.target!r} is not known", code="records-unusable", got=unknown[0], allowed=allowed
+            )
         if self.classes:
             return torch.tensor([places[text] for text in texts])
         mean, deviation = self.target_scale
@@ -135,25 +138,40 @@ def read_table(path: Path, target: str) -> list[dict[str, str]]:
             reader = csv.DictReader(file, strict=True)
             reader.fieldnames = names = [name.strip() for name in reader.fieldnames or ()]
             if len(set(names)) < len(names):
-                raise PacelineError("two columns have one name", where=str(path), got=", ".join(names))
+                raise PacelineError(
+                    "two columns have one name",
+                    code="records-unusable",
+                    where=str(path),
+                    got=", ".join(names),
+                )
             rows = []
             for row in reader:
                 if None in row or None in row.values():
                     got = f"a row of another length than the {len(names)} names in the first line"
-                    raise PacelineError("the table is uneven", where=f"{path}:{reader.line_num}", got=got)
+                    raise PacelineError(
+                        "the table is uneven",
+                        code="records-unusable",
+                        where=f"{path}:{reader.line_num}",
+                        got=got,
+                    )
                 rows.append({name: text.strip() for name, text in row.items()})
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise PacelineError("the table cannot be read", where=str(path), got=str(error)) from None
+        raise PacelineError(
+            "the table cannot be read", code="records-unusable", where=str(path), got=str(error)
+        ) from None
     if target not in names:
         raise PacelineError(
             f"the table has no column {target!r}",
+            code="records-unusable",
             where=str(path),
             allowed=", ".join(names),
             fix=f"target={nearest(target, names) or 'NAME'}",
         )
     known = [row for row in rows if row[target] not in MISSING]
     if len(known) < 2:
-        raise PacelineError(f"too few rows with a {target!r}", where=str(path), got=len(known))
+        raise PacelineError(
+            f"too few rows with a {target!r}", code="too-few-samples", where=str(path), got=len(known)
+        )
     return known
 
 
@@ -163,7 +181,7 @@ def breast_cancer() -> list[dict[str, str]]:
         from sklearn.datasets import load_breast_cancer
     except ImportError:
         raise PacelineError(
-            "this table needs scikit-learn", fix="pip install 'paceline[recipes]'"
+            "this table needs scikit-learn", code="package-missing", fix="pip install 'paceline[recipes]'"
         ) from None
     data = load_breast_cancer()
     names = [str(name) for name in data.feature_names]

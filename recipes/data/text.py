@@ -75,6 +75,7 @@ class PackedText(Dataset[tuple[Tensor, Tensor, Tensor]]):
         if self.targets < length:
             raise PacelineError(
                 "the text is shorter than one row",
+                code="too-few-samples",
                 got=f"{self.targets + 1} tokens",
                 fix=f"length <= {self.targets}",
             )
@@ -158,7 +159,9 @@ def write_tokens(file: Path, documents: Iterable[Sequence[int]], end: int) -> in
             tokens = np.asarray([end, *document], np.int64)
             if tokens.min() < 0 or tokens.max() > 65535:
                 raise PacelineError(
-                    "a token does not fit into uint16", got=f"{tokens.min()} to {tokens.max()}"
+                    "a token does not fit into uint16",
+                    code="tokenizer-mismatch",
+                    got=f"{tokens.min()} to {tokens.max()}",
                 )
             count += out.write(tokens.astype("<u2").tobytes())
         count += out.write(np.asarray([end], "<u2").tobytes())
@@ -180,6 +183,7 @@ def read_tokens(folder: Path) -> Corpus:
         if not file.exists():
             raise PacelineError(
                 f"{file} does not exist",
+                code="file-not-found",
                 allowed="a folder with train.bin and val.bin, tokens of uint16",
                 fix="data=english trains on a text that Python carries",
             )
@@ -191,6 +195,7 @@ def read_tokens(folder: Path) -> Corpus:
             source = described.name if described.exists() else "GPT-2's vocabulary"
             raise PacelineError(
                 f"{file} has tokens that {source} does not count",
+                code="tokenizer-mismatch",
                 got=f"token {most}, and a vocabulary of {its['vocabulary']}",
                 fix=f"the vocabulary of the tokenizer that wrote them, in {described}",
             )

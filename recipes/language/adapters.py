@@ -46,6 +46,7 @@ def with_adapters(
         }
         raise PacelineError(
             f"peft makes no such adapters: {error}",
+            code="recipe-settings",
             got=f"lora_targets={lora['target_modules']}",
             allowed=f"all-linear, or of {', '.join(sorted(layers))}",
         ) from None
@@ -98,7 +99,10 @@ def freeze(model: Any, layers: int, patterns: Sequence[str]) -> None:
         blocks = layers_of(model)
         if abs(layers) > len(blocks):
             raise PacelineError(
-                "train_layers is more than the model has", got=layers, allowed=f"up to {len(blocks)}"
+                "train_layers is more than the model has",
+                code="recipe-settings",
+                got=layers,
+                allowed=f"up to {len(blocks)}",
             )
         for block in blocks[-layers:] if layers > 0 else blocks[:-layers]:
             block.requires_grad_()
@@ -108,6 +112,7 @@ def freeze(model: Any, layers: int, patterns: Sequence[str]) -> None:
         if not found:
             raise PacelineError(
                 f"train_modules: no parameter of the model matches {pattern!r}",
+                code="part-not-found",
                 meant=nearest(pattern, names),
             )
         for name in found:
@@ -123,7 +128,11 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
     lists = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) > 0]
     alike = [part for part in lists if len({type(one) for one in part}) == 1]
     if not alike:
-        raise PacelineError(f"no list of layers is found in a {type(model).__name__}", fix="train_modules")
+        raise PacelineError(
+            f"no list of layers is found in a {type(model).__name__}",
+            code="part-not-found",
+            fix="train_modules",
+        )
     return max((list(part) for part in alike), key=len)
 
 

@@ -74,7 +74,10 @@ def build_experiment(
     if compares:
         if samples < 2:
             raise PacelineError(
-                f"{name} compares answers of an optimizer step", got="one", fix="batch_size=2"
+                f"{name} compares answers of an optimizer step",
+                code="recipe-settings",
+                got="one",
+                fix="batch_size=2",
             )
         read, rows = InSteps(read, samples), [None if one is None else WithOthers(one) for one in rows]
     return Experiment(
@@ -156,6 +159,7 @@ def order(config: LanguageModelConfig, rows: Any, samples: int) -> Sampler[int]:
         if config.group_by_length or not config.shuffle:
             raise PacelineError(
                 "sources with weights are mixed in an order that is drawn",
+                code="recipe-settings",
                 fix="no weight; or shuffle=true and group_by_length=false",
             )
         return SequentialSampler(rows)

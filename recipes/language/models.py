@@ -82,6 +82,7 @@ def load_causal_model(
         if added and not found.get_input_embeddings().weight.requires_grad:
             raise PacelineError(
                 "the embeddings of added_tokens would not be trained",
+                code="recipe-settings",
                 fix="train_modules=[embed_tokens,lm_head]",
             )
     return found if lora is None else with_adapters(found, lora, adapter, rewards, added)
@@ -118,6 +119,7 @@ def loaded(kind: Any, name: str, **more: Any) -> Any:
     except (OSError, ValueError) as error:
         raise PacelineError(
             f"{name} cannot be loaded by {kind.__name__}",
+            code="model-not-loadable",
             got=str(error).strip().partition("\n")[0],
             allowed="a name on the Hugging Face hub, or a folder with config.json, weights, tokenizer.json",
         ) from None
@@ -198,5 +200,6 @@ def _template(file: Path) -> str:
     except OSError as error:
         raise PacelineError(
             f"chat_template: {file} cannot be read: {error.strerror}",
+            code="file-unreadable",
             allowed=f"a file of Jinja, {', '.join(TEMPLATES)}",
         ) from None

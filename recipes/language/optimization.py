@@ -83,7 +83,9 @@ def parameter_groups(
         )
     for kind, given in rates.items():
         if given is not None and not any(found == kind for found, _ in groups):
-            raise PacelineError(f"a learning rate is given for {kind}, which is not trained")
+            raise PacelineError(
+                f"a learning rate is given for {kind}, which is not trained", code="recipe-settings"
+            )
     return list(groups.values())
 
 

@@ -39,6 +39,7 @@ class ReferenceModule(TrainModule):
             raise PacelineError(
                 f"adapters that begin by {model['lora']['init_lora_weights']} change the base, which is no "
                 "reference then",
+                code="recipe-settings",
                 fix="lora_init=default",
             )
         self.model = load_causal_model(**model)

@@ -48,6 +48,7 @@ class SampleAnswers(Callback):
         ):
             raise PacelineError(
                 "samples: answers are generated of whole weights, and this strategy splits them",
+                code="recipe-settings",
                 fix="leave samples out, and ask a checkpoint: paceline chat RUN",
             )
         self._cadence = Cadence(self.every, trainer.steps_per_epoch)
@@ -103,6 +104,7 @@ def questions_of(samples: list[str] | Path) -> list[str]:
     except OSError as error:
         raise PacelineError(
             f"samples: {samples} cannot be read: {error.strerror}",
+            code="file-unreadable",
             allowed="a list, or a file with a question a line",
         ) from None
     return [line.strip() for line in lines if line.strip()]

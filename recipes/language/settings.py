@@ -145,6 +145,7 @@ class LanguageModelConfig(RunConfig):
         if self.model != TINY and "learning_rate" not in self.model_fields_set:
             raise PacelineError(
                 f"{recipe}: the default learning rate is for the tiny model alone",
+                code="recipe-settings",
                 fix="preset=lora or preset=full, or learning_rate=...",
             )
         for key, name in (("optimizer", "learning_rate"), ("optimizer", "weight_decay")):
@@ -152,7 +153,9 @@ class LanguageModelConfig(RunConfig):
             short = {"learning_rate": "lr"}.get(name, name)
             if isinstance(value, dict) and short in value:
                 raise PacelineError(
-                    f"{self._place(key)}: {short} is a setting beside it", fix=f"{name}: ..."
+                    f"{self._place(key)}: {short} is a setting beside it",
+                    code="recipe-settings",
+                    fix=f"{name}: ...",
                 )
 
     def quantized(self) -> Quantization | None:
@@ -169,15 +172,22 @@ class LanguageModelConfig(RunConfig):
             raise PacelineError(
                 "load_in_4bit is without load_in_8bit, and of bitsandbytes: peft has no adapters on 4 bits"
                 " of torchao",
+                code="recipe-settings",
                 fix="load_in_8bit=true alone, or quantization=bitsandbytes",
             )
         if self.method != "lora" or self.model == TINY:
-            raise PacelineError(f"{given} is for method=lora, of a model that is loaded from files")
+            raise PacelineError(
+                f"{given} is for method=lora, of a model that is loaded from files", code="recipe-settings"
+            )
         if self.lora_init.startswith(("pissa", "olora")):
-            raise PacelineError(f"{given}: lora_init={self.lora_init} changes the base, which is quantized")
+            raise PacelineError(
+                f"{given}: lora_init={self.lora_init} changes the base, which is quantized",
+                code="recipe-settings",
+            )
         if self.export_merged:
             raise PacelineError(
                 f"export_merged: a base that {given} keeps is not merged",
+                code="recipe-settings",
                 fix="export the adapter, load it on the base in full precision, and merge_and_unload()",
             )
 
@@ -190,9 +200,17 @@ class LanguageModelConfig(RunConfig):
         }.items():
             for name in names:
                 if self.method != method and name in self.model_fields_set:
-                    raise PacelineError(f"{self._place(name)}: it is for method={method}", got=self.method)
+                    raise PacelineError(
+                        f"{self._place(name)}: it is for method={method}",
+                        code="recipe-settings",
+                        got=self.method,
+                    )
         if self.method == "freeze" and not (self.train_layers or self.train_modules):
-            raise PacelineError("method=freeze trains nothing", fix="train_layers=2, or train_modules")
+            raise PacelineError(
+                "method=freeze trains nothing",
+                code="recipe-settings",
+                fix="train_layers=2, or train_modules",
+            )
 
     def model_arguments(self) -> dict[str, Any]:
         """Arguments of ``load_causal_model``, kept with the run."""

@@ -30,6 +30,7 @@ def load(kind: Any, model: str, **arguments: Any) -> Any:
     if "quantization_config" in arguments:
         raise PacelineError(
             "an estimate does not know the kernels of quantized layers",
+            code="estimate-not-possible",
             fix="estimate without quantization: a frozen base in 4 bits needs about a quarter of its "
             "parameters in bfloat16, and as many activations",
         )

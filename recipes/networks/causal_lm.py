@@ -103,6 +103,7 @@ def refuse_packing_where_rows_mix(model: nn.Module) -> None:
     if not _same(packed, alone):
         raise PacelineError(
             f"conversations in one row would see each other in a {type(model).__name__}",
+            code="recipe-settings",
             fix="packing=false",
         )
 

@@ -43,7 +43,11 @@ class Decoder(nn.Module):
     def __init__(self, vocabulary: int, width: int, depth: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__()
         if width % (2 * heads):
-            raise PacelineError("width is no multiple of 2 * heads", got=f"width {width}, heads {heads}")
+            raise PacelineError(
+                "width is no multiple of 2 * heads",
+                code="recipe-settings",
+                got=f"width {width}, heads {heads}",
+            )
         self.embedding = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(depth))
         self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, vocabulary, bias=False)

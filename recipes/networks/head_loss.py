@@ -204,7 +204,11 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph=True
-            raise PacelineError("mean_loss has no second derivative", fix="mean_loss(..., most=2**60)")
+            raise PacelineError(
+                "mean_loss has no second derivative",
+                code="backward-twice",
+                fix="mean_loss(..., most=2**60)",
+            )
         scaled = (
             None if one is None else (one.to(factor.dtype) * factor).to(ctx.dtype)
             for one in ctx.saved_tensors

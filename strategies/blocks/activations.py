@@ -73,6 +73,7 @@ def _units(module: nn.Module, argument: str) -> list[nn.Module]:
     if not units:
         raise PacelineError(
             f"{argument} found no repeated blocks in the module",
+            code="repeated-blocks",
             fix="def shard_units(self): return self.blocks",
         )
     return units
@@ -86,6 +87,7 @@ def _named(module: nn.Module, names: bool | str | Sequence[str]) -> list[nn.Modu
         if not matching:
             raise PacelineError(
                 f"activation_offload: {type(module).__name__} has no submodule {name!r}",
+                code="part-not-found",
                 got=name,
                 allowed="dotted names or patterns: blocks.0, blocks.*, encoder",
                 meant=nearest(name, parts),

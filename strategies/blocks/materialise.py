@@ -61,6 +61,7 @@ def materialise(module: nn.Module, within: nn.Module | None = None, *, alone: bo
             raise PacelineError(
                 f"{name or type(part).__name__}.reset_parameters() does not fill {key}, which "
                 "configure_model built on the meta device",
+                code="weights-missing",
                 got=f"{key} of {type(part).__name__}",
                 fix=f"fill it in {type(part).__name__}.reset_parameters(self), as its __init__ does",
             )
@@ -78,6 +79,7 @@ def _initialise(part: nn.Module, name: str) -> None:
         raise PacelineError(
             f"{name or type(part).__name__} was built by configure_model on the meta device, and cannot "
             "initialise its own parameters and buffers",
+            code="weights-missing",
             got=f"{type(part).__name__} without reset_parameters()",
             fix=f"write {type(part).__name__}.reset_parameters(self), which fills them",
         )

@@ -69,12 +69,14 @@ def _checked(module: nn.Module, given: Any) -> list[nn.Module]:
         if not isinstance(found, nn.Module) or not any(found is p for p in parts.values()):
             raise PacelineError(
                 "shard_units() gave what is no submodule",
+                code="repeated-blocks",
                 got=repr(unit)[:80],
                 allowed="submodules, or their dotted names",
             )
         if type(found).forward is nn.Module.forward:
             raise PacelineError(
                 "shard_units() gave a container, which is never called itself",
+                code="repeated-blocks",
                 got=type(found).__name__,
                 fix="give what is in it: [*self.blocks]",
             )
@@ -125,6 +127,7 @@ def outer_parts(strategy: str, module: nn.Module, units: list[nn.Module]) -> lis
         raise PacelineError(
             f"strategy {strategy!r} under manual optimization shards the module's children, and these "
             "parameters are in none that has a forward",
+            code="module-not-shardable",
             got=", ".join(own[:6]),
             fix="put them into a submodule with a forward",
         )
@@ -134,6 +137,7 @@ def outer_parts(strategy: str, module: nn.Module, units: list[nn.Module]) -> lis
         raise PacelineError(
             f"strategy {strategy!r} under manual optimization shards the module's children, and these "
             "share parameters",
+            code="module-not-shardable",
             got=", ".join(shared[:6]),
             fix="put the parts that share them into one submodule, or strategy='ddp'",
         )

@@ -47,6 +47,7 @@ def read_config(given: Any) -> dict[str, Any]:
     if not isinstance(given, (str, PathLike)):
         raise PacelineError(
             "DeepSpeed: config is no configuration",
+            code="wrong-object",
             got=type(given).__name__,
             allowed="a dict, or the path of a JSON file",
         )
@@ -54,13 +55,20 @@ def read_config(given: Any) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
     except OSError as error:
-        raise PacelineError("the DeepSpeed configuration cannot be read", got=str(error)) from None
+        raise PacelineError(
+            "the DeepSpeed configuration cannot be read", code="deepspeed-config", got=str(error)
+        ) from None
     except ValueError as error:
         raise PacelineError(
-            "the DeepSpeed configuration is no JSON", where=str(path), got=str(error)
+            "the DeepSpeed configuration is no JSON",
+            code="deepspeed-config",
+            where=str(path),
+            got=str(error),
         ) from None
     if not isinstance(found, dict):
-        raise PacelineError("the DeepSpeed configuration is no JSON object", where=str(path))
+        raise PacelineError(
+            "the DeepSpeed configuration is no JSON object", code="deepspeed-config", where=str(path)
+        )
     return _checked(_without_auto(found))
 
 
@@ -69,6 +77,7 @@ def _checked(config: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(zero, dict):
         raise PacelineError(
             "the DeepSpeed configuration's zero_optimization is no object",
+            code="deepspeed-config",
             got=zero,
             fix='{"zero_optimization": {"stage": 2}}',
         )
@@ -141,6 +150,7 @@ def _precision_block(precision: Precision, stage: int) -> dict[str, Any]:
     if getattr(precision, "keep_fp32", ()):
         raise PacelineError(
             "deepspeed keeps all parameters in one dtype, and this precision's keep_fp32 asks for two",
+            code="precision-not-supported",
             fix="strategy='fsdp', or precision='bf16': float32 parameters, products in bfloat16",
         )
     if kept == torch.float32:
@@ -150,6 +160,7 @@ def _precision_block(precision: Precision, stage: int) -> dict[str, Any]:
         return {"bf16": {"enabled": True, **states}} if stage else {}
     raise PacelineError(
         f"deepspeed has no precision {precision.name!r}",
+        code="precision-not-supported",
         got=f"precision={precision.name!r}",
         allowed="32, bf16, fp16, bf16-true",
         fix=f"strategy='fsdp' has {precision.name!r}"
@@ -201,6 +212,7 @@ def _refuse_conflicts(
     if conflicts:
         raise PacelineError(
             "the DeepSpeed configuration and the run say different things",
+            code="deepspeed-config",
             got="\n    " + "\n    ".join(conflicts[:8]) + more,
             fix='leave those keys out, or write "auto" for them: the run\'s arguments hold',
         )

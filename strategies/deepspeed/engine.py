@@ -91,6 +91,7 @@ class DeepSpeed(Distributed):
         if not known or (offload and not self.stage):
             raise PacelineError(
                 "DeepSpeed: there is no such stage" + (" to offload" if offload else ""),
+                code="unknown-choice",
                 got=self.stage,
                 allowed="1, 2, 3" if offload else "0, 1, 2, 3",
             )
@@ -168,6 +169,7 @@ class DeepSpeed(Distributed):
     def check_unfreezing(self) -> None:
         raise PacelineError(
             f"strategy {self.name!r} fixes at the start which parameters are trained",
+            code="trained-parameters-fixed",
             fix="strategy='fsdp' or 'ddp'; or freeze them for the whole run",
         )
 

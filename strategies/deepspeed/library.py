@@ -28,6 +28,7 @@ def import_deepspeed(device: torch.device) -> Any:
     except ImportError as error:
         raise PacelineError(
             "strategy deepspeed needs DeepSpeed, which is not installed",
+            code="package-missing",
             got=str(error),
             fix="pip install deepspeed (Linux), or strategy='fsdp'",
         ) from None

@@ -30,6 +30,7 @@ class _Elsewhere(Tensor):
         raise PacelineError(
             f"strategy {strategy!r} keeps gradients in its own shards: {name}.grad cannot be read or "
             "changed before the update",
+            code="sharded-access",
             fix="Trainer(clip_grad_norm=...) clips, in optimizer.step(); "
             "trainer.strategy.weights.full_gradients(self) reads; strategy='deepspeed_stage_1', 'ddp' and "
             "'fsdp' have gradients in .grad",
@@ -93,6 +94,7 @@ class ManualGradients:
         if self._hides and not self._went_backward:
             raise PacelineError(
                 f"strategy {self._name!r} has no gradients to update with",
+                code="backward-bypassed",
                 fix="self.manual_backward(loss) in the place of loss.backward(), before optimizer.step()",
             )
         self._went_backward = False

@@ -27,6 +27,7 @@ def check_config(config: dict[str, Any], stage: int) -> None:
     if _is_on_nvme(config, "offload_param"):
         raise PacelineError(
             "parameters cannot be on NVMe: DeepSpeed 0.19 fails in the second step once some are there",
+            code="deepspeed-config",
             where="zero_optimization.offload_param",
             got='"device": "nvme"',
             allowed='"device": "cpu"; offload_optimizer may be on NVMe, which has the larger part',
@@ -36,6 +37,7 @@ def check_config(config: dict[str, Any], stage: int) -> None:
     if stage != 3:
         raise PacelineError(
             "DeepSpeed offloads to NVMe under stage 3 alone",
+            code="deepspeed-config",
             where="zero_optimization.offload_optimizer",
             got=f"stage {stage}",
             fix=f"DeepSpeed(stage=3, ...), or {_ON_HOST}",
@@ -43,6 +45,7 @@ def check_config(config: dict[str, Any], stage: int) -> None:
     if not config["zero_optimization"]["offload_optimizer"].get("nvme_path"):
         raise PacelineError(
             "offload to NVMe needs a folder on the drive",
+            code="deepspeed-config",
             where="zero_optimization.offload_optimizer",
             fix='"nvme_path": "/local_nvme"',
         )
@@ -73,6 +76,7 @@ def build_library(builder: Any = None) -> None:
 def _not_built(reason: str, fix: str) -> PacelineError:
     return PacelineError(
         "offload to NVMe needs DeepSpeed's library async_io, which cannot be built here",
+        code="deepspeed-config",
         where="zero_optimization.offload_optimizer",
         got=reason,
         fix=f"{fix}; or {_ON_HOST}",

@@ -43,6 +43,7 @@ def only_optimizer(strategy: str, optimizers: list[Optimizer], config: dict[str,
     if len(optimizers) > 1:
         raise PacelineError(
             f"strategy {strategy!r} takes one optimizer",
+            code="optimizer-not-supported",
             got=f"{len(optimizers)} optimizers",
             fix="strategy='ddp' or 'fsdp' takes several",
         )
@@ -52,6 +53,7 @@ def only_optimizer(strategy: str, optimizers: list[Optimizer], config: dict[str,
     if in_16_bits and offload.get("device", "none") != "none" and not _is_of_cpu(optimizers[0]):
         raise PacelineError(
             f"strategy {strategy!r} updates offloaded 16-bit parameters with DeepSpeedCPUAdam only",
+            code="optimizer-not-supported",
             got=f"precision='bf16-true', {type(optimizers[0]).__name__}",
             fix="precision='bf16', whose parameters are float32; or no offload; or "
             "DeepSpeedCPUAdam(..., fp32_optimizer_states=False)",
@@ -73,6 +75,7 @@ def refuse_quantised(name: str, optimizer: Optimizer) -> None:
     if type(optimizer).__module__.startswith("torchao."):
         raise PacelineError(
             f"strategy {name!r} keeps optimizer state in its own layout, and torchao's is in another",
+            code="optimizer-not-supported",
             got=type(optimizer).__name__,
             fix="strategy='fsdp' or 'ddp' takes it; or LowPrecisionState of paceline.optimizers",
         )

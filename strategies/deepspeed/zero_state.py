@@ -204,6 +204,7 @@ def _flat_state(
     if 0 < len(without) < len(parameters):
         raise PacelineError(
             "ZeRO keeps one state for a parameter group, and the checkpoint has it for a part of one",
+            code="checkpoint-mismatch",
             got=f"no state of {', '.join(without[:4])}: never used before it was written",
             fix="resume it with strategy='fsdp' or 'ddp', or load the weights alone",
         )
@@ -217,6 +218,7 @@ def _flat_state(
         if odd:
             raise PacelineError(
                 f"ZeRO keeps one {key!r} for a whole parameter group, and the checkpoint has several",
+                code="checkpoint-mismatch",
                 got=f"{key} of {names[parameters[0]]} is {float(value)}; another of {', '.join(odd[:4])}",
                 fix="resume it with strategy='fsdp' or 'ddp', or load the weights alone",
             )

@@ -63,6 +63,7 @@ def refuse_several_dtypes(parts: Sequence[nn.Module], change: TrainedChange) -> 
         if len(dtypes) > 1:
             raise PacelineError(
                 "what was unfrozen is sharded together with parameters of another dtype",
+                code="module-not-shardable",
                 got=f"{change} ({', '.join(sorted(str(d).removeprefix('torch.') for d in dtypes))})",
                 fix="the callback Freeze(patterns, until=...) has them apart from the start; or one dtype; "
                 "or strategy='ddp'",
@@ -111,6 +112,7 @@ def _refuse(whole: nn.Module, together: list[nn.Parameter]) -> None:
     raise PacelineError(
         "parameters that are sharded together must have one dtype, and these cannot be apart: they are of "
         "one module, or tied",
+        code="module-not-shardable",
         got=", ".join(shown),
         fix="give them one dtype, or put those of one dtype into a submodule that uses them in its forward",
     )

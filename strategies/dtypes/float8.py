@@ -81,6 +81,7 @@ class Float8(AutocastBF16):
         if not self.emulate and not _has_float8(device):
             raise PacelineError(
                 "precision 'fp8' needs a device with float8 products",
+                code="precision-not-supported",
                 got=_named(device),
                 allowed="NVIDIA with compute capability 8.9 or more (L4, RTX 40, H100 ...), AMD MI300",
                 fix='precision="bf16"; Float8(emulate=True) of paceline.strategies runs anywhere, slowly',
@@ -135,12 +136,14 @@ def _import_torchao() -> Any:
     except ModuleNotFoundError as error:
         raise PacelineError(
             "precision 'fp8' needs torchao, which is not installed",
+            code="package-missing",
             got=str(error),
             fix="pip install torchao, or precision='bf16'",
         ) from None
     except ImportError as error:
         raise PacelineError(
             f"precision 'fp8' needs a torchao that works with torch {torch.__version__}",
+            code="package-missing",
             got=str(error),
             fix="pip install 'torch>=2.10' 'torchao>=0.18', or precision='bf16'",
         ) from None

@@ -70,6 +70,7 @@ class Precision:
         except (RuntimeError, TypeError) as error:
             raise PacelineError(
                 f"precision {self.name!r} does not run on {device}: {str(error).splitlines()[0]}",
+                code="precision-not-supported",
                 got=f"precision={self.name!r} on {device}",
                 fix='precision="32" runs everywhere',
             ) from None
@@ -267,6 +268,7 @@ class Full(Precision):
         if dtype is None:
             raise PacelineError(
                 f"precision: there is no dtype of the name {name!r}",
+                code="unknown-precision",
                 allowed=", ".join(_DTYPES),
                 meant=nearest(name, [*_DTYPES]),
                 fix=f"Full({name!r}, torch.bfloat16)",
@@ -276,6 +278,7 @@ class Full(Precision):
         if not right or (keep_fp32 and dtype.itemsize != 2):
             raise PacelineError(
                 "keep_fp32 takes a list of classes of modules, or of their names, beside a 16-bit dtype",
+                code="invalid-value",
                 got=f"Full({name!r}, {dtype}, keep_fp32={keep_fp32!r})",
                 fix='Full("bf16-true", keep_fp32=[nn.LayerNorm])',
             )
@@ -307,6 +310,7 @@ class Full(Precision):
         if missing:
             raise PacelineError(
                 "keep_fp32 gives classes of which the module has no part",
+                code="part-not-found",
                 got=", ".join(one if isinstance(one, str) else one.__qualname__ for one in missing),
             )
         return partial(torch.autocast, device.type, dtype=self.compute_dtype)

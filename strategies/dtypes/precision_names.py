@@ -60,12 +60,14 @@ def make_precision(precision: str | int | Precision) -> Precision:
     if name.lower() in _BLACKWELL:
         raise PacelineError(
             f"precision: {name!r} needs NVIDIA Blackwell, and training with it is a prototype in torchao",
+            code="unknown-precision",
             got=precision,
             fix='precision="fp8" is float8 with a scale for each tensor or row, for Hopper too',
         )
     if build is None:
         raise PacelineError(
             f"precision: there is no {name!r}",
+            code="unknown-precision",
             got=precision,
             allowed=", ".join(PRECISIONS) + ", or an object of paceline.strategies.Precision",
             meant=nearest(name, [*PRECISIONS, *_READ_TOO]),

@@ -39,6 +39,7 @@ class WideAccumulation:
             narrow = self._parameters[0].dtype
             raise PacelineError(
                 f"micro-batches of parameters in {narrow} are summed in {self._dtype} since torch 2.10",
+                code="precision-not-supported",
                 got=f"torch {torch.__version__}",
                 fix='precision="bf16"; or torch 2.10; or paceline.strategies.Full(..., '
                 f"accumulate_dtype={narrow}), which rounds in each micro-batch",

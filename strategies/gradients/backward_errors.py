@@ -17,6 +17,7 @@ def second_backward(strategy: str) -> PacelineError:
     return PacelineError(
         f"strategy {strategy!r} takes one backward for each forward: the second would be computed with "
         "weights that are in shards again, and its gradients not reduced",
+        code="backward-twice",
         fix="add the losses, and go backward once; or strategy='ddp'",
     )
 
@@ -26,6 +27,7 @@ def gradient_in_parts(strategy: str, names: Sequence[str]) -> PacelineError:
     return PacelineError(
         f"strategy {strategy!r} takes a gradient once in a backward, and this one comes in parts, as "
         "of a block that is used twice in a reentrant checkpoint",
+        code="backward-twice",
         got=", ".join(names) or None,
         fix="checkpoint(..., use_reentrant=False), or use the block once in each forward",
     )
@@ -46,6 +48,7 @@ def of_ddp(error: RuntimeError, trained: Sequence[str], options: str) -> Pacelin
     return PacelineError(
         "DDP's reducer met a gradient that does not come in one piece in the first backward of a step: "
         "of a reentrant checkpoint, or of a second backward",
+        code="backward-twice",
         got=f"{options}{'; ' + trained[int(index[1])] if index else ''}",
         fix="leave find_unused_parameters out: step 1 shows it; or checkpoint(..., use_reentrant=False)",
     )

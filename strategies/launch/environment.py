@@ -125,6 +125,7 @@ def find_environment(
             raise PacelineError(
                 f"{hindrance}, so it cannot "
                 + ("be started again" if restarts else f"start {len(ids) * num_nodes} ranks"),
+                code="notebook-ranks",
                 got=f"devices={devices!r}" + (f", num_nodes={num_nodes}" if num_nodes > 1 else ""),
                 fix="write the training as a script and run `python train.py`, or train here with "
                 + ("max_restarts=0" if restarts else "devices=1, on one device"),
@@ -160,6 +161,7 @@ def find_launcher_rank() -> LauncherRank | None:
             if not 0 <= launched.rank < launched.world_size:
                 raise PacelineError(
                     f"{names[0]} is not below {names[1]}",
+                    code="launcher-environment",
                     got=f"{names[0]}={rank}, {names[1]}={world_size}",
                     fix="unset both to train alone, or let one launcher set them",
                 )
@@ -175,6 +177,7 @@ def _refuse_half_a_rank() -> None:
         missing = "WORLD_SIZE" if given == ["RANK"] else "RANK"
         raise PacelineError(
             f"the variable {given[0]} is set and {missing} is not",
+            code="launcher-environment",
             got=f"{given[0]}={os.environ[given[0]]}",
             fix=f"set {missing} too (torchrun and `paceline launch` set both), or unset {given[0]} to "
             "train alone",
@@ -209,6 +212,7 @@ def _number(name: str, default: int | None = None) -> int:
     if found is None:
         raise PacelineError(
             f"the variable {name} is no number",
+            code="launcher-environment",
             got=f"{name}={text}",
             fix=f"unset {name} to train alone, or let a launcher set it",
         )
@@ -229,6 +233,7 @@ def _set_torch_variables(launched: LauncherRank) -> None:
             raise PacelineError(
                 f"{launched.launcher} started ranks on several machines, and MASTER_ADDR does not say "
                 "which of them has rank 0",
+                code="launcher-environment",
                 fix="export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500 before starting",
             )
         os.environ["MASTER_ADDR"] = first_host(nodes) if nodes else "127.0.0.1"
@@ -254,6 +259,7 @@ def _check_world(launched: LauncherRank, asked: int, num_nodes: int, devices: ob
     raise PacelineError(
         f"{launched.launcher} started {launched.world_size} rank{'s' if launched.world_size > 1 else ''}, "
         f"and {asked * num_nodes} {'are' if asked * num_nodes > 1 else 'is'} asked for",
+        code="number-of-ranks",
         got=f"devices={devices!r}, num_nodes={num_nodes}; a world of {launched.world_size}, "
         f"{here} on this machine",
         fix=f"devices={here}, num_nodes={-(-launched.world_size // here)}, "
@@ -269,6 +275,7 @@ def _device_of(kind: str, ids: list[int], launched: LauncherRank) -> torch.devic
     if launched.local_rank >= len(ids):
         raise PacelineError(
             f"there are more ranks on this machine than {kind} devices",
+            code="device-not-found",
             got=f"{launched.local_world_size} ranks, {len(ids)} devices",
             fix=f"start {len(ids)} ranks here",
         )

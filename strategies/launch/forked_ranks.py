@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ...errors import PacelineError, show_in_notebook, users_traceback
+from ...errors import PacelineError, explained, show_in_notebook, users_traceback
 from .cell_output import CellOutput
 from .failure_report import FailureReport
 from .job_notes import (
@@ -182,11 +182,12 @@ def _wait(context: Any, output: CellOutput, job: Path, report: FailureReport) ->
 def _error(job: Path, report: FailureReport) -> Exception:
     """The error of the rank that failed first, to be shown as it was there."""
     _, text = report.first()
-    mistakes = [one.message for one in failures(job).values() if one.mistake]
+    mistakes = [one for one in failures(job).values() if one.mistake]
     error: Exception = RankFailedError(text)
     if mistakes:  # one that all ranks make is that of the notebook: who made it first means nothing
-        text = mistakes[0]
-        error = PacelineError(_TYPE.split(text, maxsplit=1)[-1])
+        text, code = mistakes[0].message, mistakes[0].code
+        what = _TYPE.split(text, maxsplit=1)[-1]
+        error = PacelineError(what.removesuffix(f"\n{explained(code)}") if code else what, code=code)
     show_in_notebook(error, text)
     return error
 

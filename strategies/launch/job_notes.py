@@ -37,12 +37,14 @@ class Failure:
         what: The error's last line.
         message: The error as it is to be printed; "" while that is not known.
         mistake: Whether it would fail in the same way again.
+        code: Of a mistake, its kind, where it has a page.
     """
 
     time: int
     what: str = ""
     message: str = ""
     mistake: bool = False
+    code: str | None = None
 
 
 def output_files(job: Path, local_rank: int) -> tuple[Path, Path]:
@@ -134,6 +136,7 @@ def note_failure(error: BaseException, message: str = "") -> bool:
         what=f"{type(error).__name__}: {error}".splitlines()[0][:_SHOWN],
         message=message,
         mistake=isinstance(error, PacelineError),
+        code=error.code if isinstance(error, PacelineError) else None,
     )
     (job / f"failed-{_rank()}").write_text(json.dumps(asdict(failure)))
     return True

@@ -68,12 +68,14 @@ def check_forkable() -> None:
     if sys.platform != "linux":
         raise PacelineError(
             "a notebook forks its ranks, which is safe on Linux only",
+            code="notebook-ranks",
             got=sys.platform,
             fix="write the training as a script and run `python train.py`, or train here with devices=1",
         )
     if is_accelerator_in_use():
         raise PacelineError(
             "the accelerator is in use in this notebook already, and ranks forked now could not use it",
+            code="notebook-ranks",
             fix=f"{USED_TOO_EARLY}; devices=1 trains here",
         )
 
@@ -130,7 +132,9 @@ def launch(arguments: list[str]) -> int:
         return submit(parsed, arguments)
     if parsed.sbatch or parsed.dry_run:
         raise PacelineError(
-            "--sbatch and --dry-run are for a job of SLURM", fix="paceline launch --slurm ... train.py"
+            "--sbatch and --dry-run are for a job of SLURM",
+            code="options-conflict",
+            fix="paceline launch --slurm ... train.py",
         )
     alone = parsed.nnodes in ("1", "1:1") and parsed.rdzv_backend == "static" and not parsed.rdzv_endpoint
     if parsed.standalone or alone:
@@ -183,12 +187,14 @@ def _check_nodes(num_nodes: int) -> None:
     if least != str(num_nodes) or (most or least) != least:
         raise PacelineError(
             "num_nodes does not match PET_NNODES",
+            code="number-of-ranks",
             got=f"num_nodes={num_nodes}, PET_NNODES={asked}",
             fix=f"Trainer(num_nodes={asked}), or start the script with torchrun",
         )
     if num_nodes > 1 and not {"PET_RDZV_ENDPOINT", "PET_MASTER_ADDR"} & set(os.environ):
         raise PacelineError(
             f"{num_nodes} machines were asked for, and no rendezvous is configured",
+            code="launcher-environment",
             got=f"num_nodes={num_nodes}",
             fix="on each of them: paceline launch --nnodes 2 --nproc 8 --rdzv-backend c10d "
             "--rdzv-endpoint HOST:29500 train.py, or srun",

@@ -35,7 +35,11 @@ def submit(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
     """
     start = len(arguments) - len(parsed.training_script_args) - 1
     if "--slurm" not in arguments[:start]:
-        raise PacelineError("with --slurm all options are written in full", got=" ".join(arguments[:start]))
+        raise PacelineError(
+            "with --slurm all options are written in full",
+            code="slurm-job",
+            got=" ".join(arguments[:start]),
+        )
     text = batch_script(parsed, arguments[:start], arguments[start:])
     if parsed.dry_run:
         print(text, end="")
@@ -44,6 +48,7 @@ def submit(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
     if file.exists() and _MARK not in file.read_text(errors="replace"):
         raise PacelineError(
             f"{file} exists, and paceline did not write it",
+            code="file-exists",
             fix="move it, or save the script under another name: paceline launch --slurm --dry-run ... "
             "> other.sbatch; sbatch other.sbatch",
         )
@@ -54,6 +59,7 @@ def submit(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
     except FileNotFoundError:
         raise PacelineError(
             "there is no sbatch on this machine",
+            code="slurm-job",
             got=f"{file} is written",
             fix=f"on a login node of the cluster: sbatch {file}",
         ) from None
@@ -118,11 +124,15 @@ def _given(options: Sequence[str]) -> dict[str, str]:
         name, _, value = text.partition("=")
         if not _OPTION.fullmatch(text):
             raise PacelineError(
-                "--sbatch takes a long option of sbatch", got=option, fix="--sbatch partition=gpu"
+                "--sbatch takes a long option of sbatch",
+                code="slurm-job",
+                got=option,
+                fix="--sbatch partition=gpu",
             )
         if name in ("nodes", "ntasks", "ntasks-per-node", "wrap"):
             raise PacelineError(
                 f"a job has one launcher on each machine, which starts its ranks; {name} is not an option",
+                code="slurm-job",
                 got=f"--sbatch {option}",
                 fix="--nnodes, the number of machines, and --nproc, the number of ranks on each",
             )

@@ -87,6 +87,7 @@ class LayerSplit:
         if not self._placements:
             raise PacelineError(
                 f"{type(module).__name__}.parallelize(mesh) splits no parameter",
+                code="tensor-parallel-plan",
                 fix="call torch's parallelize_module(self.model, mesh, plan) in it, with a plan by "
                 "the names of named_modules()",
             )
@@ -123,6 +124,7 @@ def _call_plan(module: nn.Module, mesh: Any) -> None:
         except UserWarning as unresolved:
             raise PacelineError(
                 f"{type(module).__name__}.parallelize(mesh) names a layer that is not there",
+                code="tensor-parallel-plan",
                 got=str(unresolved).splitlines()[0],
                 fix="a plan by the names of named_modules() of what parallelize_module is given",
             ) from None
@@ -140,6 +142,7 @@ def _refuse_replaced(module: nn.Module, places: dict[nn.Parameter, list[_Place]]
     if new:
         raise PacelineError(
             f"{type(module).__name__}.parallelize(mesh) puts new layers into the module",
+            code="tensor-parallel-plan",
             got=", ".join(new[:6]),
             fix="build them in __init__ or configure_model, and only split them here",
         )
@@ -155,6 +158,7 @@ def _refuse_tied(names: list[str], placements: list[Any]) -> None:
     shown = [f"{n}: {'not split' if p is None else p[0]}" for n, p in zip(names, placements, strict=True)]
     raise PacelineError(
         "parallelize(mesh) splits parameters that are tied, and not all alike",
+        code="tensor-parallel-plan",
         got=", ".join(shown),
         fix="split all of them along one dimension (an embedding with RowwiseParallel and a head with "
         "ColwiseParallel are), or none",
@@ -287,6 +291,7 @@ def _refuse_unequal(wrong: list[str]) -> None:
         raise PacelineError(
             "ranks that split the layers have different gradients of parameters that parallelize(mesh) "
             "leaves whole: each has computed with a part of the sequence, or of the heads",
+            code="tensor-parallel-plan",
             got=listed(wrong),
             fix="name them in the plan too: SequenceParallel() for a norm between layers that are split "
             "along the sequence, SequenceParallel(sequence_dim=2) for one over split heads",

@@ -38,6 +38,7 @@ def parallelize_models(module: nn.Module, mesh: Any) -> None:
     if not models:
         raise PacelineError(
             f"{type(module).__name__} does not say how its layers are split over ranks",
+            code="tensor-parallel-plan",
             got="no parallelize(self, mesh), and no Hugging Face model with a tp_plan",
             fix="write parallelize(self, mesh), which calls torch's parallelize_module(self.model, mesh, "
             "plan); or FSDP without tensor=, which shards every layer by itself",
@@ -66,6 +67,7 @@ def _torch_plan(name: str, model: Any, ranks: int) -> dict[str, Any]:
     if not plan:
         raise PacelineError(
             f"no layer of {name}, a {type(model).__name__}, has a name that its tp_plan splits",
+            code="tensor-parallel-plan",
             got=", ".join(list(model.tp_plan)[:3]),
             fix=f"{_WITHOUT}; or write parallelize(self, mesh)",
         )
@@ -76,6 +78,7 @@ def _torch_plan(name: str, model: Any, ranks: int) -> dict[str, Any]:
     if unknown:
         raise PacelineError(
             f"the tp_plan of {name} has styles that are not torch's",
+            code="tensor-parallel-plan",
             got=", ".join(unknown),
             allowed=", ".join(styles),
             fix="write parallelize(self, mesh) with a plan of torch's styles; mixtures of experts are for "
@@ -86,6 +89,7 @@ def _torch_plan(name: str, model: Any, ranks: int) -> dict[str, Any]:
     if uneven:
         raise PacelineError(
             f"the attention heads of {name} cannot be shared out over {ranks} ranks",
+            code="number-of-ranks",
             got=", ".join(uneven),
             fix="a tensor=... that divides them",
         )
@@ -98,6 +102,7 @@ def _check_layers(name: str, model: nn.Module, pattern: str) -> None:
         if re.sub(r"\d+", "*", path) == pattern and not isinstance(part, (nn.Linear, nn.Embedding)):
             raise PacelineError(
                 f"the layers of {name} cannot be split as they are",
+                code="tensor-parallel-plan",
                 got=f"{path} is a {type(part).__module__}.{type(part).__qualname__}",
                 allowed="nn.Linear and nn.Embedding",
                 fix=_WITHOUT,

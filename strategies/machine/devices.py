@@ -46,10 +46,13 @@ def find_kind(accelerator: str) -> str:
     if present is not None and accelerator in ("auto", "gpu", present.type):
         return present.type
     if accelerator in ("tpu", "xla"):
-        raise PacelineError("accelerator: there is no TPU here", got=accelerator, fix=TPU)
+        raise PacelineError(
+            "accelerator: there is no TPU here", code="device-not-found", got=accelerator, fix=TPU
+        )
     here = ["auto", "cpu"] + (["gpu", present.type] if present is not None else [])
     raise PacelineError(
         f"there is no {accelerator!r} device on this machine",
+        code="device-not-found",
         got=f"accelerator={accelerator!r}",
         allowed=", ".join(here),
         meant=nearest(accelerator, here),
@@ -80,6 +83,7 @@ def find_ids(kind: str, devices: int | str | Sequence[int]) -> list[int]:
     if missing:
         raise PacelineError(
             f"more {kind} devices were asked for than there are",
+            code="device-not-found",
             got=f"devices={devices!r}",
             allowed=f"{here} of them: ids {list(range(here))}",
         )

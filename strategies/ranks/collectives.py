@@ -199,11 +199,11 @@ class Collectives:
         if self.world_size == 1:
             return function()
         attempt = Attempt.of(function) if self.is_global_zero else Attempt()
-        result, problem = self.broadcast((attempt.result, attempt.problem))
+        result, problem, code = self.broadcast((attempt.result, attempt.problem, attempt.code))
         if attempt.error is not None:
             raise attempt.error
         if problem is not None:
-            raise PacelineError(problem)
+            raise PacelineError(problem, code=code)
         return cast(T, result)
 
     @contextmanager
@@ -238,7 +238,9 @@ class Collectives:
             return
         failures = [(rank, what) for rank, (what,) in enumerate(self.all_gather([None])) if what]
         if failures:
-            raise PacelineError(f"rank {failures[0][0]} failed in what it does first: {failures[0][1]}")
+            raise PacelineError(
+                f"rank {failures[0][0]} failed in what it does first: {failures[0][1]}", code="rank-failed"
+            )
         yield
 
 
@@ -275,6 +277,11 @@ class Attempt:
         """The error as text: what the other ranks can be sent."""
         return None if self.error is None else str(self.error)
 
+    @property
+    def code(self) -> str | None:
+        """Of an error of ours: the kind of the mistake."""
+        return self.error.code if isinstance(self.error, PacelineError) else None
+
 
 def run_on_all(
     all_gather: Callable[[Any], list[Any]], function: Callable[[], T], *kinds: type[PacelineError]
@@ -290,8 +297,12 @@ def run_on_all(
         PacelineError: of one of the kinds, on all ranks alike, when it was raised on one.
     """
     attempt = Attempt.of(function, kinds)
-    mine = [(n, str(attempt.error)) for n, kind in enumerate(kinds) if isinstance(attempt.error, kind)]
+    mine = [
+        (n, str(attempt.error), attempt.code)
+        for n, kind in enumerate(kinds)
+        if isinstance(attempt.error, kind)
+    ]
     for failed in all_gather(mine):
-        for number, problem in failed:
-            raise kinds[number](problem)
+        for number, problem, code in failed:
+            raise kinds[number](problem, code=code)
     return cast(T, attempt.result)

@@ -63,6 +63,7 @@ def gather_alike(ranks: Collectives, value: Any) -> list[Any]:
         if other != found[rank // size]:
             raise PacelineError(
                 f"ranks {rank - rank % size} and {rank} split each layer between them, and read other data",
+                code="ranks-read-differently",
                 fix="give both the same data: divide it by data_rank and data_world_size of trainer.ranks, "
                 "not by rank and world size, and draw from torch, random or numpy, which are seeded",
             )

@@ -116,6 +116,7 @@ class GroupCollectives(Collectives):
         if rows[0] != -rows[1]:
             raise PacelineError(
                 "all_gather(sync_grads=True) takes tensors of one shape",
+                code="ranks-differ",
                 got=f"from {-int(rows[1])} to {int(rows[0])} rows on the ranks",
                 fix="a global batch size that the ranks divide, and drop_last=True",
             )
@@ -152,6 +153,7 @@ class GroupCollectives(Collectives):
         expected = next(f"{c} at {place}" for c, place in found if c == usual)
         raise PacelineError(
             "collective mismatch across ranks",
+            code="ranks-differ",
             got="; ".join(others[:4]),
             allowed=f"the other ranks call {expected}",
             fix="call it on every rank, in the same order, with the same shape and dtype",

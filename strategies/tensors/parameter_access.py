@@ -53,7 +53,10 @@ class ParameterAccess(TorchFunctionMode):
                     got, fix = found
                     name = self._name_of(tensor)
                     raise PacelineError(
-                        f"strategy {self._strategy!r} holds {name} in parts", got=got, fix=fix
+                        f"strategy {self._strategy!r} holds {name} in parts",
+                        code="sharded-access",
+                        got=got,
+                        fix=fix,
                     )
         return func(*args, **(kwargs or {}))
 
@@ -106,6 +109,7 @@ def refuse_empty_state(module: nn.Module, prefix: str, keep_vars: bool) -> None:
         if _is_empty(parameter) and not _is_library(inspect.currentframe()):
             raise PacelineError(
                 f"ZeRO stage 3 holds {prefix}{name} in parts, and a state dict would have an empty tensor",
+                code="sharded-access",
                 got=f"{type(module).__name__}.state_dict(), which torch.save and save_pretrained call too",
                 fix='trainer.export(folder) or trainer.export(folder, "model") on all ranks, which writes '
                 "a Hugging Face model in its own files; trainer.strategy.weights.full_tensors(module) in "

@@ -93,6 +93,7 @@ def _parts(name: str, tensor: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if kind.__module__.partition(".")[0] != _PACKAGE:
         raise PacelineError(
             "a checkpoint cannot hold this optimizer's state",
+            code="optimizer-not-supported",
             got=f"{name} is a {kind.__module__}.{kind.__qualname__}",
             allowed="plain tensors, DTensors, and the subclasses of torchao.optim",
         )
@@ -121,11 +122,16 @@ def _maker(name: str, description: dict[str, Any]) -> _Maker:
         except ImportError as error:
             raise PacelineError(
                 "the checkpoint holds the state of an optimizer of torchao, which cannot be imported",
+                code="package-missing",
                 got=str(error),
                 fix="pip install torchao",
             ) from None
     if not (isinstance(found, type) and issubclass(found, Tensor)):
-        raise PacelineError("the checkpoint names a class of tensors that is none", got=f"{name}: {kind}")
+        raise PacelineError(
+            "the checkpoint names a class of tensors that is none",
+            code="checkpoint-damaged",
+            got=f"{name}: {kind}",
+        )
     unflatten: Any = found.__tensor_unflatten__  # type: ignore[attr-defined]
 
     def make(inner: dict[str, Tensor], shape: torch.Size) -> Tensor:
@@ -176,6 +182,7 @@ def _gathered(
         if len(quantised) < len(shares):
             raise PacelineError(
                 "a checkpoint cannot hold a moment that is in few bits on some ranks only",
+                code="optimizer-not-supported",
                 got=name,
                 allowed="on each rank a number of values that is a multiple of block_size, of 4096 or more",
                 fix="another block_size= of the optimizer, or a strategy that leaves parameters whole",

@@ -168,6 +168,7 @@ def load_tensors(
             rank, (error, _) = next(iter(failed.failures.items()))
             raise PacelineError(
                 "the tensors of a checkpoint cannot be read",
+                code="checkpoint-damaged",
                 where=str(files[0].parent),
                 got=f"on rank {rank}: {type(error).__name__}: {error}",
             ) from error

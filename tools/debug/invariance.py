@@ -183,6 +183,7 @@ def check_invariance(
     if manual and not several:
         raise PacelineError(
             "check_invariance on one device cuts micro-batches; under manual optimization a step is one",
+            code="manual-optimization",
             fix="check it on two ranks: Trainer(devices=2)",
         )
     module = copy.deepcopy(module)
@@ -193,6 +194,7 @@ def check_invariance(
     if cut is None and (manual or not several):
         raise PacelineError(
             "check_invariance takes batches of another size on one device, and this data's cannot be cut",
+            code="batch-cannot-be-cut",
             got=type(feed.data).__name__,
             fix="a DataLoader with a batch_size from 2 on"
             + ("" if manual else "; or a Trainer with devices=2"),

@@ -133,7 +133,9 @@ def replay(
     """
     folder = trainer.folder if run is None else run
     if folder is None:
-        raise PacelineError("replay: there is no run yet", fix="run='runs/<name>/<n>'")
+        raise PacelineError(
+            "replay: there is no run yet", code="run-not-found", fix="run='runs/<name>/<n>'"
+        )
     path = str(as_path(folder, "replay"))
     request = ReplayRequest(path, step, accelerator=accelerator, debug=debug)
     data = (train_dataloader, val_dataloader, datamodule)
@@ -216,6 +218,7 @@ def replay_step(
     if world_size > 1 and not module.automatic_optimization:
         raise PacelineError(
             "under manual optimization each rank steps by itself, which one device cannot do for several",
+            code="replay-not-possible",
             got=f"a run of {world_size} ranks",
             fix="train on one device until the step fails there too, and replay that run",
         )
@@ -244,6 +247,7 @@ def replay_step(
         raise
     raise PacelineError(
         f"the run ends before step {request.step}",
+        code="replay-not-possible",
         where=request.run,
         got=f"{twin.global_step} steps ({twin.stop_reason})",
     )
@@ -265,6 +269,7 @@ def require_first_weights(run: str, step: int, weights: int) -> None:
         raise PacelineError(
             f"there is no checkpoint before step {step}, and the script now builds other "
             "weights than those the run began with",
+            code="replay-not-possible",
             where=run,
             fix="seed_everything(0) before the module is built makes them the same; "
             'Checkpoint(every="100st") leaves a checkpoint to begin from',
@@ -276,6 +281,7 @@ def checkpoint_before(run: Path, step: int) -> tuple[Path | None, int]:
     if not (run / "env.json").is_file():
         raise PacelineError(
             "there is no such step of a run",
+            code="replay-not-possible",
             got=f"step {step} of {run}",
             allowed="a step of a folder runs/<name>/<n>",
         )
@@ -288,7 +294,9 @@ def checkpoint_before(run: Path, step: int) -> tuple[Path | None, int]:
     about = read_environment(run)
     world, tensor = (about.get(name, 1) for name in ("world", "tensor"))
     if type(world) is not int or type(tensor) is not int or not 1 <= tensor <= world:
-        raise PacelineError("the run's env.json is damaged", where=str(run), got=f"{world} ranks")
+        raise PacelineError(
+            "the run's env.json is damaged", code="run-damaged", where=str(run), got=f"{world} ranks"
+        )
     return None, world // tensor
 
 

@@ -52,18 +52,21 @@ def started_by(run: Path, step: int) -> Command:
     if not (words and isinstance(folder, str) and type(fit) is int):
         raise PacelineError(
             "there is no run in this folder that can be replayed",
+            code="run-not-found",
             where=str(run),
             fix="give the folder of a run, runs/<name>/<n>",
         )
     if not command:
         raise PacelineError(
             "this run was started in a notebook or at a prompt, so its command is not known",
+            code="replay-not-possible",
             where=str(run),
             fix=f"paceline.tools.replay(trainer, module, dataloader, step={step}) there",
         )
     if any(MASK in word for word in command):
         raise PacelineError(
             "the run's command had a secret, which is not kept, so it cannot be started again",
+            code="replay-not-possible",
             where=str(run),
             got=" ".join(command),
             fix=f"paceline.tools.replay(trainer, module, loader, {step=}, run={str(run)!r}) in a script",

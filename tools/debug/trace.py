@@ -186,6 +186,7 @@ def trace(
     if not folder.is_dir():
         raise PacelineError(
             "the folder to start the run's command in does not exist",
+            code="replay-not-possible",
             where=str(folder),
             fix="--code A_DIR B_DIR names the folders to start both in",
         )
@@ -208,6 +209,7 @@ def trace(
         if ended.returncode or not files:
             raise PacelineError(
                 f"the run cannot be repeated up to step {last}",
+                code="replay-not-possible",
                 where=f"{run}, started again in {folder}: python {' '.join(program)}",
                 got="\n".join((ended.stderr or ended.stdout).strip().splitlines()[-12:]) or "no output",
             )

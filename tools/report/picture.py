@@ -37,7 +37,9 @@ def plot_runs(
     """
     if axis not in POSITION:
         allowed, meant = ", ".join(POSITION), nearest(axis, POSITION)
-        raise PacelineError("there is no such x axis", got=axis, allowed=allowed, meant=meant)
+        raise PacelineError(
+            "there is no such x axis", code="unknown-choice", got=axis, allowed=allowed, meant=meant
+        )
     runs = summarize(find_runs(paths))
     order = chosen_panels(runs, metrics)
     panels: dict[str, list[Line]] = {panel: [] for panel in order}
@@ -47,7 +49,9 @@ def plot_runs(
             panels[panel] += lines
     drawn = {panel: lines for panel, lines in panels.items() if lines}
     if not drawn:
-        raise PacelineError(f"the rows of these runs have no {axis}", fix="choose another --x")
+        raise PacelineError(
+            f"the rows of these runs have no {axis}", code="not-in-run", fix="choose another --x"
+        )
     several = len(runs) > 1
     picture = Path("curves.png" if several else runs[0].folder / "curves.png")
     picture = picture if out is None else as_path(out, "plot")
@@ -56,7 +60,10 @@ def plot_runs(
     picture = picture if picture.suffix else picture.with_suffix(".png")
     if picture.suffix.lower() not in _FORMATS:
         raise PacelineError(
-            "a picture of this kind cannot be written", got=str(out), allowed=", ".join(_FORMATS)
+            "a picture of this kind cannot be written",
+            code="unknown-choice",
+            got=str(out),
+            allowed=", ".join(_FORMATS),
         )
     names = [run.label for run in runs] if several else []
     title = f"{len(runs)} runs" if several else runs[0].label

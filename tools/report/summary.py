@@ -202,7 +202,9 @@ def chosen_panels(runs: Sequence[RunSummary], metrics: Sequence[str] = ()) -> li
     """
     places = {one.name: place_of(one.name).panel for run in runs for one in run.series}
     if not places:
-        raise PacelineError("nothing was logged, so there is nothing to draw", where=str(runs[0].folder))
+        raise PacelineError(
+            "nothing was logged, so there is nothing to draw", code="not-in-run", where=str(runs[0].folder)
+        )
     if not metrics:
         return in_order(places.values())
     for name in metrics:
@@ -210,6 +212,7 @@ def chosen_panels(runs: Sequence[RunSummary], metrics: Sequence[str] = ()) -> li
             known = list(dict.fromkeys([*places, *places.values()]))
             raise PacelineError(
                 f"no run has a metric {name!r}",
+                code="not-in-run",
                 allowed=", ".join(sorted(known)),
                 meant=nearest(name, known),
             )

@@ -133,6 +133,7 @@ def find_batch_size(
     if start is not None and start > most:
         raise PacelineError(
             "find_batch_size begins at start and takes no batch size above most",
+            code="invalid-value",
             got=f"start={start}, most={most}",
             allowed="start <= most",
         )

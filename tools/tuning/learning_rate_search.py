@@ -128,6 +128,7 @@ class _Sweep(Callback):
             raise PacelineError(
                 "find_learning_rate keeps the ratio of each parameter group's learning rate to the first "
                 "group's, which is 0",
+                code="search-not-possible",
                 fix="give the first group a learning rate above 0 in configure_optimizers",
             )
         self._ratios = [rate / initial[0] for rate in initial]
@@ -219,6 +220,7 @@ def find_learning_rate(
     if lowest >= highest:
         raise PacelineError(
             "find_learning_rate increases the rate from lowest to highest",
+            code="invalid-value",
             got=f"lowest={lowest}, highest={highest}",
             allowed="a lowest below highest",
         )
@@ -227,6 +229,7 @@ def find_learning_rate(
         raise PacelineError(
             "find_learning_rate sets the rate of each step, and under manual optimization the module takes "
             "the steps itself",
+            code="manual-optimization",
             fix="set self.optimizers().param_groups[0]['lr'] in training_step, and log the loss",
         )
     sweep = _Sweep(_rates(lowest, highest, steps, mode), stop_factor)

@@ -51,6 +51,7 @@ def check_allowed(allow: str | Collection[str]) -> frozenset[str]:
     if wrong:
         raise PacelineError(
             "fit(allow=...) names what may differ from the checkpoint",
+            code="unknown-choice",
             got=", ".join(map(shown, wrong)),
             allowed=" or ".join(map(repr, ALLOWED)),
         )

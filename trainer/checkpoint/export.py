@@ -38,6 +38,7 @@ def export(
     if submodule is not None and submodule not in parts:
         raise PacelineError(
             f"{type(module).__name__} has no submodule {submodule!r}",
+            code="part-not-found",
             meant=nearest(submodule, parts),
         )
     part, prefix = (module, "") if submodule is None else (parts[submodule], f"{submodule}.")
@@ -52,7 +53,9 @@ def export(
 
 def _merge(part: nn.Module, submodule: str | None, tensors: dict[str, Tensor], folder: Path) -> str:
     if not pretrained.is_adapted(part):
-        raise PacelineError(f"{submodule or 'the module'} is no PeftModel", fix="merged=False")
+        raise PacelineError(
+            f"{submodule or 'the module'} is no PeftModel", code="export-not-possible", fix="merged=False"
+        )
     _make(folder)
     return save_merged(pretrained.describe(part, submodule or ""), tensors, folder)
 
@@ -118,6 +121,7 @@ def stored_part(
         parts = {name.split(".")[0] for name in model_shapes(shapes)}
         raise PacelineError(
             f"the checkpoint has no submodule {submodule!r}",
+            code="part-not-found",
             where=str(source),
             allowed=", ".join(sorted(parts)),
             meant=nearest(submodule or "", parts),
@@ -205,6 +209,7 @@ def pretrained_part(source: Path, submodule: str | None) -> str:
         raise PacelineError(
             "--to hf writes a model of transformers or of peft"
             + (which or (", and there are several" if outer else ", and there is none")),
+            code="export-not-possible",
             where=str(source),
             allowed=", ".join(f"--submodule {name}" for name in found) or None,
             fix=None if found else "--to safetensors writes the weights of any module",
@@ -218,6 +223,7 @@ def _loaded(source: Path, manifest: dict[str, Any], wanted: Mapping[str, str | N
     if len(stored) < len(wanted):
         raise files.CheckpointError(
             "the manifest names tensors of an adapter that the checkpoint does not hold",
+            code="checkpoint-damaged",
             where=str(source),
             got=", ".join(name for name in wanted if name not in stored),
         )
@@ -231,6 +237,7 @@ def _not_from_a_checkpoint(
     name = manifest["module"]["class"].rpartition(":")[2].rpartition(".")[2]
     return PacelineError(
         f"{submodule!r} cannot be exported from a checkpoint alone",
+        code="export-not-possible",
         where=str(source),
         got=why,
         fix=f"{name}.load_from_checkpoint(path) and save_pretrained(folder) of its {submodule}; or "
@@ -283,7 +290,9 @@ def consolidate(source: Path, target: Path, compared: Callable[[int], object] | 
     manifest = verify(source, compared=compared)
     files.warn_of_unlisted(source, manifest)
     if target.exists():
-        raise files.CheckpointError("a checkpoint is never overwritten", where=str(target))
+        raise files.CheckpointError(
+            "a checkpoint is never overwritten", code="file-exists", where=str(target)
+        )
     stored = files.tensor_files(source, manifest)
     tensors = Weights().load_tensors(stored, stored_shapes(source, manifest))
     tensors = {plain_name(name): value for name, value in tensors.items()}

@@ -80,12 +80,22 @@ def _parts_of(index: Path) -> list[str]:
         parts = sorted(set(json.loads(index.read_text())["weight_map"].values()))
         outside = any(Path(part).name != part for part in parts)
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise PacelineError("this is no index of weights: it has no weight_map", where=str(index)) from None
+        raise PacelineError(
+            "this is no index of weights: it has no weight_map",
+            code="weights-file-unreadable",
+            where=str(index),
+        ) from None
     if outside:
-        raise PacelineError("the index names a file outside its folder", where=str(index))
+        raise PacelineError(
+            "the index names a file outside its folder", code="weights-file-unreadable", where=str(index)
+        )
     missing = [part for part in parts if not (index.parent / part).is_file()]
     if missing:
-        raise PacelineError("a file that the index names is missing", where=str(index.parent / missing[0]))
+        raise PacelineError(
+            "a file that the index names is missing",
+            code="weights-file-unreadable",
+            where=str(index.parent / missing[0]),
+        )
     return parts
 
 
@@ -97,7 +107,10 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         return load_file(str(path))
     except SafetensorError as error:
         raise PacelineError(
-            "this is not a complete safetensors file", where=str(path), got=str(error)
+            "this is not a complete safetensors file",
+            code="weights-file-unreadable",
+            where=str(path),
+            got=str(error),
         ) from None
 
 
@@ -112,6 +125,7 @@ def _read_pickle(path: Path, safe: bool) -> Any:
         wants = re.search(r"GLOBAL (\S+)", str(error))
         raise PacelineError(
             "this file holds more than tensors and plain data; nothing of it was run",
+            code="file-holds-code",
             where=str(path),
             got=f"it asks for {wants[1]}" if wants else str(error).splitlines()[0],
             fix="where you trust it, write its weights alone: torch.save(torch.load(path, "
@@ -119,7 +133,9 @@ def _read_pickle(path: Path, safe: bool) -> Any:
         ) from None
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, IndexError, TypeError) as error:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise PacelineError("this file cannot be read", where=str(path), got=text[:200]) from None
+        raise PacelineError(
+            "this file cannot be read", code="weights-file-unreadable", where=str(path), got=text[:200]
+        ) from None
 
 
 def _split(path: Path, content: Any) -> ExternalWeights:
@@ -133,6 +149,7 @@ def _split(path: Path, content: Any) -> ExternalWeights:
     if not isinstance(content, dict) or not any(isinstance(v, Tensor) for v in content.values()):
         raise PacelineError(
             "there is no state dict in this file",
+            code="weights-file-unreadable",
             where=str(path),
             got=f"keys {', '.join(map(str, list(content)[:6]))}"
             if isinstance(content, dict)

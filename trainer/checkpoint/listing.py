@@ -141,7 +141,9 @@ def find_checkpoints(path: Path) -> list[Path]:
         for folder in files.finished(parent, kind)
     ]
     if not found:
-        raise PacelineError("there is no checkpoint at this path", where=str(path))
+        raise PacelineError(
+            "there is no checkpoint at this path", code="checkpoint-not-found", where=str(path)
+        )
     return found
 
 

@@ -182,6 +182,7 @@ class CheckpointManager:
         if self._logger.is_evaluating:
             raise PacelineError(
                 "a checkpoint cannot be written inside a validation: the run's state is incomplete there",
+                code="checkpoint-not-saved",
                 fix="write it in on_step_boundary, or set a flag there and write it then",
             )
         started = time.perf_counter()

@@ -33,6 +33,7 @@ def rebuilt(described: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
     if cls is None or getattr(cls, "config_class", None) is None:
         raise PacelineError(
             "the model cannot be built from the checkpoint alone",
+            code="export-not-possible",
             got=f"class {base.get('class')}",
             allowed="classes of transformers",
             fix="load_from_checkpoint(path) of the module, and merge_and_unload() of its model",
@@ -40,6 +41,7 @@ def rebuilt(described: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
     if "quantization_config" in content:
         raise PacelineError(
             "the base is quantized, and its weights are in no checkpoint",
+            code="export-not-possible",
             fix="load the base in full precision with the exported adapter, and merge_and_unload()",
         )
     model = cls(cls.config_class.from_dict(content))
@@ -74,6 +76,7 @@ def _load(model: Any, tensors: dict[str, Tensor]) -> None:
     if missing or result.unexpected_keys:
         raise PacelineError(
             "the checkpoint has other weights than its model",
+            code="checkpoint-mismatch",
             got=", ".join([*missing, *result.unexpected_keys][:6]),
         )
 
@@ -98,7 +101,7 @@ def save_merged(
         PacelineError: for a part without an adapter, and as ``rebuilt``.
     """
     if "adapters" not in described:
-        raise PacelineError("there is no adapter of peft to be merged")
+        raise PacelineError("there is no adapter of peft to be merged", code="export-not-possible")
     adapted = {name for one in described["adapters"].values() for name in one["tensors"].values()}
     base = (value for name, value in tensors.items() if name not in adapted and value.is_floating_point())
     chosen = dtype or next(base).dtype

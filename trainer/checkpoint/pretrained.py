@@ -64,6 +64,7 @@ def hidden_adapters(name: str) -> PacelineError:
     fix = f"export {outer!r}" if outer != name else "export the PeftModel"
     return PacelineError(
         f"{name!r} holds adapters of peft, and from_pretrained would give it random weights",
+        code="export-not-possible",
         fix=f"{fix}, which writes the adapter; or call merge_and_unload() of it before",
     )
 
@@ -171,9 +172,11 @@ def _described_adapters(part: Any, folder: Path) -> dict[str, Any]:
 
     configs = part.peft_config
     if any(config.is_prompt_learning for config in configs.values()):
-        raise PacelineError("a learned prompt is computed from several tensors")
+        raise PacelineError("a learned prompt is computed from several tensors", code="export-not-possible")
     if not all(re.match(ADAPTER_NAME, name) for name in configs):
-        raise PacelineError("the name of an adapter is no name of a folder", got=list(configs))
+        raise PacelineError(
+            "the name of an adapter is no name of a folder", code="export-not-possible", got=list(configs)
+        )
     names = list(part.state_dict())
     bases = {name: config.base_model_name_or_path for name, config in configs.items()}
     try:

@@ -65,7 +65,9 @@ def export_training_state(
     inside = "" if submodule is None else f"{submodule}."
     model = _below(_MODEL + inside, tensors)
     if not model:
-        raise PacelineError(f"the checkpoint has no submodule {submodule!r}", where=str(source))
+        raise PacelineError(
+            f"the checkpoint has no submodule {submodule!r}", code="part-not-found", where=str(source)
+        )
     content = read_state(source, manifest)
     model |= _below(inside, content["extra_state"])
     state: dict[str, Any] = {"model": model}
@@ -78,7 +80,9 @@ def export_training_state(
         (_write_file if to == "torch" else _write_dcp)(state, folder)
     except (OSError, RuntimeError, CheckpointException) as error:  # torch's writers raise all three
         got = " ".join(str(error).split())[:300]
-        raise PacelineError("nothing can be written here", where=str(folder), got=got) from None
+        raise PacelineError(
+            "nothing can be written here", code="cannot-write", where=str(folder), got=got
+        ) from None
     return folder
 
 
@@ -96,6 +100,7 @@ def _optimizers(
         if plain.get("quantised"):
             raise PacelineError(
                 "the optimizer's state is kept in fewer bits, which torch's own optimizers do not read",
+                code="export-not-possible",
                 where=str(source),
                 fix="--to safetensors writes the weights alone",
             )

@@ -54,7 +54,10 @@ def stored_shapes(folder: Path, manifest: dict[str, Any]) -> dict[str, list[int]
             raise files.unreadable(file, error) from None
         except (SafetensorError, ValueError, TypeError, AttributeError) as error:
             raise files.CheckpointError(
-                "this file of the checkpoint is no safetensors file", where=str(file), got=str(error)
+                "this file of the checkpoint is no safetensors file",
+                code="checkpoint-damaged",
+                where=str(file),
+                got=str(error),
             ) from None
     return shapes
 
@@ -145,6 +148,7 @@ def refuse(what: str, folder: Path, differences: list[str], fix: str | None = No
         more = f"\n    and {count - _SHOWN} more" if count > _SHOWN else ""
         raise PacelineError(
             f"{what}: {count} difference{'s' if count > 1 else ''}",
+            code="checkpoint-mismatch",
             where=str(folder),
             got="\n    " + "\n    ".join(differences[:_SHOWN]) + more,
             fix=fix,
@@ -290,7 +294,9 @@ def build_from_checkpoint(
         safe: False: code of objects in a pickle is run.
     """
     if strict is not None and not isinstance(strict, bool):
-        raise PacelineError("load_from_checkpoint: strict is True or False", got=strict)
+        raise PacelineError(
+            "load_from_checkpoint: strict is True or False", code="invalid-value", got=strict
+        )
     folder = find_weights(path)
     content = None if files.is_checkpoint(folder) else external_weights.read(folder, safe)
     hparams = _recorded(cls, folder, arguments) if content is None else dict(content.hparams)
@@ -331,6 +337,7 @@ def _recorded(cls: type, folder: Path, arguments: dict[str, Any]) -> dict[str, A
         raise PacelineError(
             f"{cls.__name__}.load_from_checkpoint needs what the checkpoint does not keep: "
             + ", ".join(missing),
+            code="missing-argument",
             fix=f"{cls.__name__}.load_from_checkpoint(path, {missing[0]}=...)",
         )
     return hparams_of(folder, manifest)

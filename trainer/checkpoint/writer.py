@@ -172,7 +172,9 @@ class CheckpointWriter:
         def prepare() -> str | None:
             nonlocal text
             if retried(target.exists) and not replace:
-                raise files.CheckpointError("a checkpoint is never overwritten", where=str(target))
+                raise files.CheckpointError(
+                    "a checkpoint is never overwritten", code="file-exists", where=str(target)
+                )
             text = content.state()
             try:
                 commit.begin(target)
@@ -328,6 +330,7 @@ def _send(
             if problem is not None:
                 raise files.CheckpointError(
                     "the checkpoint could not be sent to the object store; it is on this machine",
+                    code="checkpoint-not-saved",
                     where=str(target),
                     got=f"on rank {rank}: {' '.join(problem.split())}",
                 )
@@ -342,6 +345,7 @@ def _not_written(target: Path, problem: str) -> files.CheckpointError:
     full = any(word in problem for word in ("space", "quota", "too large"))
     return files.CheckpointError(
         "saving the checkpoint failed; partial files were removed, earlier checkpoints are intact",
+        code="checkpoint-not-saved",
         where=str(target),
         got=problem,
         fix="make room, or keep fewer of them: Checkpoint(keep=...)" if full else None,

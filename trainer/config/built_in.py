@@ -53,6 +53,7 @@ def make(argument: str, name: str) -> Any:
         given = ", ".join(f"{name}=..." for name in needed)
         raise PacelineError(
             f"{argument}: {cls.__name__} needs {', '.join(needed)}",
+            code="missing-argument",
             got=cls.__name__,
             fix=f"from paceline.callbacks import {cls.__name__}, and {argument}=[{cls.__name__}({given})]",
         )

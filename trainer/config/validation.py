@@ -51,7 +51,9 @@ def validate_arguments(given: dict[str, Any]) -> TrainerArguments:
     """
     arguments, problems, cause = find_problems(given)
     if problems or arguments is None:
-        raise report("Trainer", [f"{name}: {text}" for name, text in problems]) from cause
+        raise report(
+            "Trainer", [f"{name}: {text}" for name, text in problems], code="invalid-arguments"
+        ) from cause
     return arguments
 
 
@@ -110,6 +112,7 @@ def _loaded(argument: str, name: str) -> Any:
         if name not in OFF:
             raise PacelineError(
                 f"loggers: there is no default logger {name[1:]!r}",
+                code="unknown-choice",
                 got=name,
                 allowed=", ".join(map(repr, OFF)),
                 meant=nearest(name, OFF),

@@ -77,14 +77,19 @@ def read_yaml_file(file: Path) -> YamlText:
         with file.expanduser().open("rb") as opened:
             data = opened.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise PacelineError("the config file cannot be read", where=str(file), got=str(error)) from None
+        raise PacelineError(
+            "the config file cannot be read", code="config-unreadable", where=str(file), got=str(error)
+        ) from None
     if len(data) > _MOST_BYTES:
-        raise PacelineError("the config file is larger than 1 MB", where=str(file))
+        raise PacelineError(
+            "the config file is larger than 1 MB", code="config-unreadable", where=str(file)
+        )
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise PacelineError(
             "the config file is not written in UTF-8",
+            code="config-unreadable",
             where=f"{file}:{data.count(10, 0, error.start) + 1}",
             got=f"the byte 0x{data[error.start]:02x}",
             fix="save it as UTF-8",
@@ -115,12 +120,18 @@ def read_yaml(text: str, where: str) -> YamlText:
         mark = error.problem_mark or error.context_mark
         line = "" if mark is None else f":{mark.line + 1}"
         problem = error.problem or error.context or str(error)
-        raise PacelineError("this is no YAML", where=f"{where}{line}", got=problem) from None
+        raise PacelineError(
+            "this is no YAML", code="config-unreadable", where=f"{where}{line}", got=problem
+        ) from None
     except yaml.reader.ReaderError as error:
         line = f":{text.count(chr(10), 0, error.position) + 1}"
-        raise PacelineError("this is no YAML", where=f"{where}{line}", got=error.reason) from None
+        raise PacelineError(
+            "this is no YAML", code="config-unreadable", where=f"{where}{line}", got=error.reason
+        ) from None
     except (ValueError, TypeError, yaml.YAMLError) as error:
-        raise PacelineError("this is no YAML", where=where, got=str(error)[:200]) from None
+        raise PacelineError(
+            "this is no YAML", code="config-unreadable", where=where, got=str(error)[:200]
+        ) from None
     return YamlText(content, dict(_places(node, where, "")))
 
 
@@ -131,7 +142,7 @@ def _refuse_depth(text: str, where: str) -> None:
         if depth > _DEEPEST:
             line = event.start_mark.line + 1 if event.start_mark else 1
             deep = f"the YAML is nested more than {_DEEPEST} levels deep"
-            raise PacelineError(deep, where=f"{where}:{line}")
+            raise PacelineError(deep, code="config-unreadable", where=f"{where}:{line}")
 
 
 class _Check:
@@ -181,7 +192,9 @@ class _Check:
 
     def _error(self, node: Any, what: str, *got: str) -> PacelineError:
         options = {"got": got[0]} if got else {}
-        return PacelineError(what, where=f"{self._where}:{node.start_mark.line + 1}", **options)
+        return PacelineError(
+            what, code="config-unreadable", where=f"{self._where}:{node.start_mark.line + 1}", **options
+        )
 
 
 def _places(node: Any, where: str, prefix: str) -> Iterator[tuple[str, str]]:

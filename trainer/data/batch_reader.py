@@ -138,6 +138,7 @@ class LoaderReader(BatchReader):
             except StopIteration:
                 raise PacelineError(
                     f"{type(self._copied.users).__name__} ended before its sampler did",
+                    code="override-incomplete",
                     fix="a loader's __iter__ must give one batch for each batch of its batch sampler",
                 ) from None
             except Exception as error:

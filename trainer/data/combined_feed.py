@@ -55,6 +55,7 @@ class _Part:
         if step is None:
             raise PacelineError(
                 f"training loader {self.name!r} gave no batch",
+                code="no-data",
                 got=str(self.feed.fingerprint()),
                 fix="see that its dataset is not empty, and drop_last does not drop all of it; a generator "
                 "is exhausted after one pass",
@@ -123,6 +124,7 @@ class CombinedFeed(Feed):
             raise PacelineError(
                 'on_data_error="skip" with several training loaders takes one device and one micro-batch '
                 "in a step: the samples that are left would not count alike",
+                code="skip-not-possible",
                 got=f"{self._pieces} micro-batches in a step",
                 fix='on_data_error="retry"',
             )
@@ -132,6 +134,7 @@ class CombinedFeed(Feed):
                 parts = f"{self._pieces} equal parts"
                 raise PacelineError(
                     f"{size} samples in a step of {part.name!r} cannot be cut into {parts}",
+                    code="batch-cannot-be-cut",
                     fix="other batch sizes, or another global_batch_size",
                 )
             if part.feed.even is False:
@@ -143,6 +146,7 @@ class CombinedFeed(Feed):
         return PacelineError(
             f"the last step of training loader {name!r} is not a full one, and its samples would not count "
             "alike beside those of the other loaders",
+            code="batch-cannot-be-cut",
             got=f"{self.micro_batches} micro-batches in a step on {ranks}",
             fix=f"drop_last=True for {name!r}, or a multiple of its samples in a step",
         )
@@ -194,6 +198,7 @@ class CombinedFeed(Feed):
             raise PacelineError(
                 f"the batches of training loader {part.name!r} come ready made, and a rank does not know "
                 "the sizes of the other ranks' batches",
+                code="batch-cannot-be-cut",
                 fix="a DataLoader with a batch_size",
             )
         even = all(size * self._pieces == step.total for size in step.sizes)
@@ -243,6 +248,7 @@ class CombinedFeed(Feed):
     def use_micro_batches(self, size: int) -> None:
         raise PacelineError(
             'batch_size="auto" cuts the steps of one training loader, and there are several',
+            code="batch-cannot-be-cut",
             got=", ".join(part.name for part in self._parts),
             fix="global_batch_size or accumulate, which cut the steps of each of them",
         )
@@ -267,6 +273,7 @@ def _shares(whole: int, feeds: list[Feed]) -> list[int]:
         raise PacelineError(
             "global_batch_size cannot be met: each of several training loaders has its part in proportion "
             "to its batch size",
+            code="batch-cannot-be-cut",
             got=f"global_batch_size={whole}, and {sizes} samples in a step of each",
             fix=f"a multiple of {total}" if total else "leave global_batch_size out",
         )

@@ -44,11 +44,14 @@ class CombinedLoader:
         mode: Literal["cycle", "max", "min"] = "cycle",
     ) -> None:
         if isinstance(mode, str) and mode in _PEERS:
-            raise PacelineError(f"CombinedLoader has no mode {mode!r}", fix=f"mode={_PEERS[mode]!r}")
+            raise PacelineError(
+                f"CombinedLoader has no mode {mode!r}", code="combined-loader", fix=f"mode={_PEERS[mode]!r}"
+            )
         check_arguments("CombinedLoader", mode=(mode, MODE))
         if not isinstance(loaders, (Mapping, list, tuple)) or not loaders:
             raise PacelineError(
                 "CombinedLoader takes several loaders",
+                code="combined-loader",
                 got=type(loaders).__name__ if loaders else loaders,
                 allowed="a dict or a list of DataLoaders",
             )
@@ -56,6 +59,7 @@ class CombinedLoader:
             if isinstance(loader, (Mapping, CombinedLoader)):
                 raise PacelineError(
                     "CombinedLoader takes loaders, no loaders of loaders",
+                    code="combined-loader",
                     got=f"a {type(loader).__name__} for {name!r}",
                     fix="one dict or list of all of them",
                 )

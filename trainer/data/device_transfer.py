@@ -125,7 +125,11 @@ class HookedTransfer:
             return batch
         changed = hook(batch, *more)
         if changed is None and batch is not None:
-            raise PacelineError(f"{name} returned None in the place of a batch", fix="return batch")
+            raise PacelineError(
+                f"{name} returned None in the place of a batch",
+                code="override-incomplete",
+                fix="return batch",
+            )
         return changed
 
     def _cast(self, value: Any) -> Any:

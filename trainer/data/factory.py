@@ -65,6 +65,7 @@ def check_loader(data: Any, kind: str, where: str | None) -> None:
     if fix is not None:
         raise PacelineError(
             f"the {kind} data cannot be iterated over batches",
+            code="wrong-object",
             where=where,
             got=_kind_of(data),
             allowed="a DataLoader, or any object with __iter__ over batches",

@@ -126,6 +126,7 @@ class Feed(ABC):
         dataset = getattr(self.data, "dataset", None)
         raise PacelineError(
             'batch_size="auto" cuts steps into micro-batches, and these batches come ready made',
+            code="batch-cannot-be-cut",
             got=type(self.data).__name__
             + (f" of a {type(dataset).__name__}" if dataset is not None else ""),
             fix="a DataLoader with a batch_size and a plain sampler, over a dataset with a length",
@@ -191,6 +192,7 @@ def refuse_global_batch(settings: FeedSettings, why: str) -> None:
     if settings.global_batch is not None:
         raise PacelineError(
             f"global_batch_size cannot be met: {why}",
+            code="batch-cannot-be-cut",
             got=f"global_batch_size={settings.global_batch}",
             fix="leave global_batch_size out, or give a DataLoader with batch_size and a plain sampler",
         )

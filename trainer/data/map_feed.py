@@ -40,6 +40,7 @@ class MapFeed(Feed):
         if self._errors.skips and (own_iter or not self._collates):
             raise PacelineError(
                 'on_data_error="skip" takes a DataLoader that collates samples, with an __iter__ of torch',
+                code="skip-not-possible",
                 got=type(loader).__name__ if own_iter else "batch_size=None",
                 fix='on_data_error="retry"',
             )
@@ -126,6 +127,7 @@ class MapFeed(Feed):
             maker = type(self._sampler).__name__
             raise PacelineError(
                 f"{maker} gives rank {rank} another order of epoch {epoch + 1} than rank 0",
+                code="ranks-read-differently",
                 fix="a sampler gives the order of all samples, the same everywhere; the trainer cuts it. "
                 "Draw from torch, random or numpy, or a generator it keeps; do not shard by rank",
             )

@@ -98,6 +98,7 @@ class DataErrors:
                 "no sample of a batch can be read"
                 if batch is None
                 else f"{self.skipped} samples could not be read, and at most {self._most} may be skipped",
+                code="samples-unreadable",
                 got=reasons,
                 fix='repair them, or allow more: on_data_error="skip:100"',
             )

@@ -60,12 +60,14 @@ class SeededStream(DatasetProxy, IterableDataset[Any]):
             if isinstance(self.inner, MixtureStream):
                 raise PacelineError(
                     "a dataset in the Mixture calls get_worker_info(), as if to read a part of its samples",
+                    code="worker-info",
                     got=f"{workers} workers",
                     fix="num_workers=1, or let it read all of its samples in each worker",
                 )
             if position > start:
                 raise PacelineError(
                     f"{type(self.inner).__name__} calls get_worker_info() only after its first sample",
+                    code="worker-info",
                     fix="call get_worker_info() at the beginning of __iter__",
                 )
             part.append(worker)
@@ -141,6 +143,7 @@ def watch_worker(info: Any) -> WatchedInfo:
     if seen is not watched:
         raise PacelineError(
             f"torch {torch.__version__} does not show whether a dataset calls get_worker_info()",
+            code="worker-info",
             fix="num_workers=1 for an IterableDataset, or the version of torch in constraints.txt",
         )
     return watched

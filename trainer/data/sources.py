@@ -33,6 +33,7 @@ def as_datamodule(given: Any, datamodule: Any) -> tuple[Any, Any]:
         return given, datamodule
     raise PacelineError(
         "datamodule takes a DataModule",
+        code="wrong-object",
         got=f"the class {datamodule.__name__}" if is_class else type(datamodule).__name__,
         allowed=f"an object with {_METHODS[0]}(), or others of its methods",
         fix=f"{datamodule.__name__}(...)"
@@ -111,6 +112,7 @@ def training_feed(
     if data is None:
         raise PacelineError(
             "there is no training data",
+            code="no-data",
             allowed="fit(module, dataloader), a DataModule, or train_dataloader on the module",
             fix=why_none(),
         )
@@ -119,6 +121,7 @@ def training_feed(
     if settings.accumulate > 1 and not automatic:
         raise PacelineError(
             "accumulate is not possible with manual optimization: the module steps the optimizer",
+            code="manual-optimization",
             got=f"{settings.accumulate} micro-batches in a step",
             fix="call optimizer.step() in training_step every so many batches",
         )
@@ -130,6 +133,7 @@ def training_feed(
     if feed.micro_batches > 1 and not automatic:
         raise PacelineError(
             "with manual optimization a step is one batch: the module steps the optimizer",
+            code="manual-optimization",
             got=f"{feed.micro_batches} micro-batches in a step",
             fix="set the loader's batch_size to the global batch size",
         )
@@ -141,6 +145,7 @@ def evaluation_feeds(data: Any, settings: FeedSettings) -> dict[str, Feed]:
     if isinstance(data, CombinedLoader):
         raise PacelineError(
             "an evaluation reads its loaders one after another, and takes no CombinedLoader",
+            code="combined-loader",
             fix="give it the dict or list of them",
         )
     if not is_several(data):

@@ -65,6 +65,7 @@ class StreamFeed(Feed):
             if isinstance(limit, float):
                 raise PacelineError(
                     "a part of the data was asked for, but the data has no length",
+                    code="run-length-unknown",
                     got=f"a limit of {limit}",
                     fix="limit it by a count of batches (an int)",
                 ) from None
@@ -239,6 +240,7 @@ class StreamFeed(Feed):
         if None in found:
             raise PacelineError(
                 "each rank reads its own part of the data, and some ranks have none",
+                code="ranks-read-differently",
                 got=f"no batch on rank {found.index(None)}",
                 fix="make at least as many shards as ranks, or let all ranks read all of it: each takes "
                 "its own batches of it",
@@ -248,6 +250,7 @@ class StreamFeed(Feed):
             raise PacelineError(
                 "global_batch_size cannot be met: each rank reads its own part of the data, "
                 "and the parts would not be even",
+                code="batch-cannot-be-cut",
                 got=f"global_batch_size={sum(self._sizes)} on {self.settings.ranks.data_world_size} ranks",
                 fix="a multiple of the ranks times the loader's batch_size",
             )

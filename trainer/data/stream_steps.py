@@ -152,6 +152,7 @@ class SharedSteps(StreamSteps):
         raise PacelineError(
             "the ranks' data begins alike and ends apart: it is neither the same for all ranks nor shared "
             "out among them",
+            code="ranks-read-differently",
             got=", ".join(counts),
             fix="give every rank the same data (each takes its own batches of it), or another part to each",
         )

@@ -82,6 +82,7 @@ def find_device(name: str) -> Device:
             return device
     raise PacelineError(
         "this device is not in the table of devices",
+        code="unknown-choice",
         got=name,
         allowed=", ".join(DEVICES),
         meant=nearest(name, list(DEVICES)),
@@ -121,6 +122,9 @@ def parse_bytes(given: int | float | str, where: str = "memory") -> int:
     size = int(float(found[1]) * _UNITS.get(found[2].upper(), 0)) if found else 0
     if size <= 0 or isinstance(given, bool):
         raise PacelineError(
-            f"{where} is no number of bytes", got=given, allowed='a number, or as "80GiB", "80GB", "500MB"'
+            f"{where} is no number of bytes",
+            code="invalid-value",
+            got=given,
+            allowed='a number, or as "80GiB", "80GB", "500MB"',
         )
     return size

@@ -66,12 +66,14 @@ def estimate_run(
     if not isinstance(module, TrainModule):
         raise PacelineError(
             "estimate takes a TrainModule",
+            code="wrong-object",
             got=type(module).__name__,
             fix="TrainModule.of(model, loss, optimizer) makes one of a model",
         )
     if trainer.ranks.tensor_parallel_size > 1:
         raise PacelineError(
             "estimate does not know how parallelize(mesh) splits the layers",
+            code="estimate-not-possible",
             got=f"tensor={trainer.ranks.tensor_parallel_size}",
             fix="estimate with the strategy without tensor=: parameters, gradients and optimizer state of "
             "layers that are split take as much on each rank",

@@ -38,11 +38,14 @@ def find_batch(module: TrainModule, given: Any, datamodule: Any) -> Any:
     if data is None:
         raise PacelineError(
             "an estimate needs a batch",
+            code="estimate-not-possible",
             allowed="a batch, a DataLoader, a DataModule, or train_dataloader on the module",
         )
     batch = _first(data) if _is_loader(data) else data
     if not tensors_of(batch):
-        raise PacelineError("an estimate needs a batch with tensors", got=type(batch).__name__)
+        raise PacelineError(
+            "an estimate needs a batch with tensors", code="estimate-not-possible", got=type(batch).__name__
+        )
     owner = datamodule if datamodule is not None else module
     return with_arity(owner.on_before_batch_transfer, 2)(batch, 0)
 
@@ -78,4 +81,4 @@ def _first(data: Any) -> Any:
     finally:
         for call in restore:
             call()
-    raise PacelineError("the training data has no batch", got=type(data).__name__)
+    raise PacelineError("the training data has no batch", code="no-data", got=type(data).__name__)

@@ -75,6 +75,7 @@ def assumptions(device: Device | None, dtype: torch.dtype, given: dict[str, floa
         if name not in names or not least:
             raise PacelineError(
                 "assume has a value that cannot be used",
+                code="invalid-value",
                 got=f"{name}={value!r}",
                 allowed=f"numbers above 0 for {', '.join(names)}",
                 meant=nearest(name, names) if name not in names else None,
@@ -87,6 +88,7 @@ def assumptions(device: Device | None, dtype: torch.dtype, given: dict[str, floa
         if missing:
             raise PacelineError(
                 "a step's time on an unknown device needs more than its peak",
+                code="missing-argument",
                 got=f"assume without {', '.join(missing)}",
                 fix='gpu="H100" takes them from the table of devices',
             )

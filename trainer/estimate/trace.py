@@ -91,6 +91,7 @@ def trace_step(
     if not module.automatic_optimization:
         raise PacelineError(
             "an estimate needs automatic optimization: it goes through the step itself",
+            code="estimate-not-possible",
             where=type(module).__name__,
             got="automatic_optimization = False",
             fix="a module with the same model, whose training_step returns the loss",
@@ -103,6 +104,7 @@ def trace_step(
         except fake.VALUE_NEEDED as error:
             raise PacelineError(
                 "an estimate runs the step without values, and this step reads one",
+                code="estimate-not-possible",
                 where=type(module).__name__,
                 got=str(error).splitlines()[0],
                 fix="no .item(), no float(tensor) and no `if tensor` in training_step",
@@ -287,6 +289,7 @@ def _loss_of(output: Any) -> Tensor:
     if not isinstance(loss, Tensor) or not loss.requires_grad:
         raise PacelineError(
             "training_step returned no loss that can be trained on",
+            code="loss-not-usable",
             got=type(loss).__name__,
             allowed="a Tensor, or a mapping with 'loss'",
         )

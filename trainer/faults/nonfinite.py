@@ -181,6 +181,7 @@ class Guard:
         if copied.item():
             raise PacelineError(
                 "a loss or a gradient is not finite; optimizer steps were skipped from this step on",
+                code="not-finite",
                 where=place,
                 fix=_FIX,
             )
@@ -258,6 +259,7 @@ class Guard:
             found.append(f"{self._policy.most_skipped} updates were skipped before, the most allowed")
         return PacelineError(
             f"{what}; nothing was updated",
+            code="not-finite",
             where=f"{self.state.step_label}{where}",
             got="; ".join(found) or "the gradients of all other losses",
             fix=_FIX,

@@ -55,6 +55,7 @@ class Overflows:
         raise PacelineError(
             f"{self._seen} updates in a row were skipped: gradients overflow in float16, and would at any "
             f"loss scale (it is {scale:.10g} now)",
+            code="not-finite",
             where=f"{self._state.step_label}{where}",
             got="gradients that are not finite" if origin is None else origin.description,
             fix='precision="bf16" has the range of float32; or keep that part in float32 with '

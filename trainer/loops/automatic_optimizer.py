@@ -52,6 +52,7 @@ class AutomaticOptimizer:
         if self._called:
             raise PacelineError(
                 "optimizer_step called its closure twice in one step",
+                code="override-incomplete",
                 fix="call it once: optimizer.step(closure)",
             )
         self._called = True
@@ -80,6 +81,7 @@ class AutomaticOptimizer:
         if not self._called:
             raise PacelineError(
                 "optimizer_step did not call its closure, which computes the gradients",
+                code="override-incomplete",
                 where=place,
                 fix="optimizer.step(closure), or closure() without a step",
             )

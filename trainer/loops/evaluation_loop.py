@@ -148,6 +148,7 @@ class EvaluationLoop:
         if batch_idx < 0 and not stop.interrupted:
             raise PacelineError(
                 f"the data to {self.stage} with has no batch",
+                code="no-data",
                 got=str(feed.fingerprint()),
                 fix="see that it is not empty; a generator is exhausted after one pass: give a list or a "
                 "DataLoader",

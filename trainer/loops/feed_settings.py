@@ -21,6 +21,7 @@ class FeedRequest:
             raise PacelineError(
                 "ranks that split each layer compute with the same samples, and one that cannot be read "
                 "would be skipped by one of them alone",
+                code="skip-not-possible",
                 got=f"on_data_error={arguments.on_data_error!r}",
                 allowed="raise, retry",
             )

@@ -29,12 +29,14 @@ def forward_training_data(context: FitContext) -> None:
     if not module.automatic_optimization:
         raise PacelineError(
             "training_step updates by itself under manual optimization, and cannot be run without",
+            code="manual-optimization",
             fix="run the model on the data in on_fit_end of the module",
         )
     position = feed.state_dict()
     if _is_of_source(position):
         raise PacelineError(
             "the training data keeps its own position, and cannot be read once more during a run",
+            code="data-read-once",
             got=type(feed.data).__name__,
             fix="data without state_dict(), such as a DataLoader over a dataset",
         )

@@ -61,6 +61,7 @@ def attach(
     if strategy.many_ranks and ranks > 1 and type(strategy.collectives) is Collectives:  # of one process
         raise PacelineError(
             f"strategy {strategy.name!r} is one of {ranks} ranks, and its collectives reach no other",
+            code="strategy-not-suited",
             fix="derive it from paceline.strategies.Distributed, or set self.collectives in attach, to "
             "GroupCollectives(environment) or a subclass of Collectives",
         )
@@ -81,10 +82,13 @@ def check_stage(name: str, module: Any, current: str) -> None:
     if module is None and name in ("validate", "test", "predict"):
         raise PacelineError(
             f"{name} without a module takes the one of the last run, and there was none",
+            code="missing-argument",
             fix=f"{name}(module, ...)",
         )
     if module is None:
-        raise PacelineError(f"{name} takes a TrainModule", got=None, fix=f"{name}(module, ...)")
+        raise PacelineError(
+            f"{name} takes a TrainModule", code="wrong-object", got=None, fix=f"{name}(module, ...)"
+        )
     if not isinstance(module, TrainModule):
         fix = "subclass TrainModule"
         if isinstance(module, type):
@@ -95,12 +99,14 @@ def check_stage(name: str, module: Any, current: str) -> None:
             fix = f"the module comes first: {name}(module, ...)"
         raise PacelineError(
             f"{name} takes a TrainModule",
+            code="wrong-object",
             got=f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__,
             fix=fix,
         )
     if current:
         raise PacelineError(
             f"{name} was called inside {current}, and a trainer runs one thing at a time",
+            code="already-running",
             fix="call it afterwards, or with another Trainer",
         )
 

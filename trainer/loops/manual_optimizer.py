@@ -46,6 +46,7 @@ def refuse_own_method(
     raise PacelineError(
         f"{type(optimizer).__name__}.{name}() may change weights, which only step() can do "
         + (f"under strategy {strategy.name!r}" if foreign else "with gradients that are scaled"),
+        code="optimizer-not-supported",
         got=f"strategy={strategy.name!r}, precision={strategy.precision.name!r}",
         fix=f"{way}; optimizer.optimizer.{name}() where it leaves weights alone",
     )
@@ -133,12 +134,14 @@ class ManualOptimizer:
         if world_size > 1:
             raise PacelineError(
                 "an optimizer that evaluates the loss itself works on one device",
+                code="optimizer-not-supported",
                 got=f"optimizer.step(closure) on {world_size} ranks",
                 fix="devices=1, or an optimizer that takes a step without a closure",
             )
         if precision.scales:
             raise PacelineError(
                 "an optimizer that evaluates the loss itself cannot work on scaled gradients",
+                code="optimizer-not-supported",
                 got=f"precision={precision.name!r} and optimizer.step(closure)",
                 fix='precision="bf16" or "32"',
             )
@@ -217,6 +220,7 @@ class ManualOptimization:
         if self._automatic:
             raise PacelineError(
                 "manual_backward is for manual optimization; else the Trainer goes backward and updates",
+                code="manual-optimization",
                 fix="return the loss alone; or set self.automatic_optimization = False in __init__, and "
                 "call self.optimizers().step() too",
             )

@@ -105,6 +105,7 @@ class PredictionWriter:
         if self._folder.exists():
             raise PacelineError(
                 "predictions are never overwritten",
+                code="file-exists",
                 where=str(self._folder),
                 fix="give another out=, or delete this one",
             )
@@ -131,6 +132,7 @@ class PredictionWriter:
         except NotPlainError as error:
             raise PacelineError(
                 "predictions that are written to files are tensors and plain data",
+                code="predictions-not-writable",
                 where=error.where,
                 got=error.kind,
                 fix="return those from predict_step, or predict without out=",
@@ -194,10 +196,16 @@ class Predictions:
         self.folder = Path(folder)
         self._at = as_path(folder, "Predictions")  # the process may change its folder
         if not (self._at / files.MANIFEST).is_file():
-            raise PacelineError("there are no predictions in this folder", where=str(folder))
+            raise PacelineError(
+                "there are no predictions in this folder", code="file-not-found", where=str(folder)
+            )
         self._manifest = files.read_manifest(self._at)
         if self._manifest.get("kind") != "predictions":
-            raise PacelineError("this folder holds something else than predictions", where=str(folder))
+            raise PacelineError(
+                "this folder holds something else than predictions",
+                code="file-not-found",
+                where=str(folder),
+            )
 
     def __repr__(self) -> str:
         return f"Predictions({str(self.folder)!r})"

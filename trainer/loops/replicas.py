@@ -56,6 +56,7 @@ class Replicas:
             before = "" if self._equal_after is None else f"; all were equal after step {self._equal_after}"
             raise PacelineError(
                 "the ranks no longer hold the same parameters",
+                code="ranks-differ",
                 where=f"after step {step}{before}",
                 got=difference,
                 fix="change weights on every rank alike. Usual causes: a parameter set outside the "

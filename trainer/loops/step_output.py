@@ -29,6 +29,7 @@ def read_training_output(output: Any, weight: Any, store: MetricStore, where: st
         if "loss" not in output:
             raise PacelineError(
                 "training_step returned a mapping without 'loss'",
+                code="loss-not-usable",
                 where=where,
                 got=f"keys {list(output)}",
                 allowed=_RETURN,
@@ -44,6 +45,7 @@ def read_training_output(output: Any, weight: Any, store: MetricStore, where: st
     else:
         raise PacelineError(
             "training_step returned no loss",
+            code="loss-not-usable",
             where=where,
             got="None" if output is None else describe(output),
             allowed=_RETURN,
@@ -61,6 +63,7 @@ def _checked_weight(weight: Any, where: str) -> Any:
         return weight
     raise PacelineError(
         "the weight that training_step returned must be a scalar",
+        code="loss-weight",
         where=where,
         got=describe(weight),
         allowed="a number, or a tensor of one element",
@@ -83,6 +86,7 @@ def _log_returned(name: str, value: Any, weight: Any, store: MetricStore) -> Non
         what = "\n".join(line for line in str(error).splitlines() if not line.startswith("  fix: "))
         raise PacelineError(
             what,
+            code="not-loggable",
             where=f"{name!r} in the mapping that {step} returned; what it holds is logged",
             fix=f"{fix}self.log({name!r}, value.mean())",
         ) from None
@@ -103,6 +107,7 @@ def _bad_loss(loss: Any, where: str) -> PacelineError:
     if not isinstance(loss, Tensor):
         return PacelineError(
             "the loss that training_step returned must be a tensor",
+            code="loss-not-usable",
             where=where,
             got=f"{loss!r} ({type(loss).__name__})"[:120],
             allowed=_RETURN,
@@ -111,6 +116,7 @@ def _bad_loss(loss: Any, where: str) -> PacelineError:
     if loss.numel() != 1:
         return PacelineError(
             "the loss that training_step returned must be a scalar",
+            code="loss-not-usable",
             where=where,
             got=describe(loss),
             allowed="a tensor of one element",
@@ -118,6 +124,7 @@ def _bad_loss(loss: Any, where: str) -> PacelineError:
         )
     return PacelineError(
         "training_step returned a loss without a gradient",
+        code="loss-not-usable",
         where=where,
         got="a detached tensor (requires_grad is False)",
         fix="remove .detach(), .item() and torch.no_grad() between the model and the loss",
@@ -128,6 +135,7 @@ def some_weights(place: str) -> PacelineError:
     """The error for a step in which only some micro-batches came with a weight."""
     return PacelineError(
         "training_step returned a 'weight' for some micro-batches of a step only",
+        code="loss-weight",
         where=place,
         fix="return a weight always, or never",
     )
@@ -138,6 +146,7 @@ def weights_of_some_ranks(place: str, without: list[int]) -> PacelineError:
     shown = ", ".join(map(str, without[:6])) + (" ..." if len(without) > 6 else "")
     return PacelineError(
         "training_step returned a 'weight' on some ranks only",
+        code="loss-weight",
         where=place,
         got=f"none on rank{'s' if len(without) > 1 else ''} {shown}",
         fix="return a weight always, or never: 0 where nothing counts",
@@ -150,6 +159,7 @@ def other_ranks_weights(place: str, weight: Any) -> PacelineError:
     return PacelineError(
         f"training_step returned its loss {now} a 'weight', and {before} one in the first step: the other "
         "ranks would wait for this one",
+        code="loss-weight",
         where=place,
         fix="return a weight always, or never: 0 where nothing counts",
     )

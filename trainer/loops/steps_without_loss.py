@@ -77,6 +77,7 @@ class StepsWithoutLoss:
             place = "in the first step of a run"
         return PacelineError(
             f"training_step returned None, and on several ranks {place} the others cannot skip the step",
+            code="loss-not-usable",
             where=f"{self._state.step_label}, rank {strategy.environment.rank}",
             fix='run the model on the batch and return loss * float("nan") in its place, with '
             'Trainer(nonfinite="skip:100")',
@@ -106,6 +107,7 @@ class StepsWithoutLoss:
         if 0 < steps == self._state.global_step:
             raise PacelineError(
                 f"training_step returned None in each of the {steps} steps so far, and nothing was trained",
+                code="loss-not-usable",
                 where=f"epoch {self._state.epoch + 1}",
                 fix="return loss, at least for some batches",
             )

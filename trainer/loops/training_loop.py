@@ -219,6 +219,7 @@ def _no_batch(feed: Feed, epoch: int) -> PacelineError:
     empty = "see that the dataset is not empty, and drop_last does not drop all of it"
     return PacelineError(
         "the training data has no batch" + (" a second time" if epoch else ""),
+        code="no-data",
         got=str(feed.fingerprint()),
         fix=again if epoch else empty,
     )

@@ -49,6 +49,7 @@ class NoLogging(MetricStore):
     def _refusal(self, name: str) -> PacelineError:
         return PacelineError(
             f"nothing can be logged in {self._place}",
+            code="log-not-here",
             got=f"log({name!r})",
             allowed="every step, and the hooks from on_fit_start to on_fit_end, from "
             "on_validation_start to on_validation_end, and so on",
@@ -267,6 +268,7 @@ class MetricLogger:
         if name not in self.latest:
             raise PacelineError(
                 f"{who} watches {name!r}, which was not logged",
+                code="metric-not-logged",
                 where=f"after step {self._state.global_step}",
                 got=f"logged: {', '.join(self.latest) or 'nothing'}",
                 meant=nearest(name, self.latest),

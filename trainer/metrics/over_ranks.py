@@ -59,6 +59,7 @@ def _refuse_two_reductions(agreed: list[tuple[str, str]]) -> None:
         if reductions.setdefault(name, reduce) != reduce:
             raise PacelineError(
                 f"log({name!r}): the same name is logged with two reductions",
+                code="log-reduction",
                 got=f"{reduce!r} on one rank, {reductions[name]!r} on another",
                 fix="give one of them another name",
             )

@@ -29,11 +29,13 @@ def not_a_number(name: str, value: Any) -> PacelineError:
         got = f"a tensor of shape {tuple(value.shape)}"
         return PacelineError(
             f"log({name!r}): only scalars can be logged",
+            code="not-loggable",
             got=got,
             fix=f"self.log({name!r}, value.mean()), or one name per element",
         )
     return PacelineError(
         f"log({name!r}): only scalars can be logged",
+        code="not-loggable",
         got=f"{value!r} ({type(value).__name__})"[:200],
         allowed="a scalar, a tensor of one element, a torchmetrics object",
     )

@@ -127,6 +127,7 @@ class MetricStore:
         if reduce not in REDUCTIONS:
             raise PacelineError(
                 f"log({name!r}): there is no reduction {reduce!r}",
+                code="log-reduction",
                 got=f"reduce={reduce!r}",
                 allowed=", ".join(REDUCTIONS),
                 meant=nearest(str(reduce), REDUCTIONS),
@@ -134,6 +135,7 @@ class MetricStore:
         if not isinstance(name, str):
             raise PacelineError(
                 "log: the name of a value is a string",
+                code="not-loggable",
                 got=describe(name),
                 fix="self.log(name, value): the name comes first",
             )
@@ -142,6 +144,7 @@ class MetricStore:
         if found is not None and found.reduce != reduce:
             raise PacelineError(
                 f"log({name!r}): the same name is logged with two reductions",
+                code="log-reduction",
                 got=f"{reduce!r}, and {found.reduce!r} before",
                 fix="give one of them another name",
             )
@@ -196,12 +199,14 @@ class MetricStore:
         if isinstance(value, Mapping) and not hasattr(value, "compute"):
             raise PacelineError(
                 f"log({name!r}): a mapping is not a scalar",
+                code="not-loggable",
                 got=f"a mapping with keys {list(value)[:6]}",
                 fix="self.log_dict(mapping)",
             )
         if id(value) in self._shared and not self.loader_name and States(value).is_unused:
             raise PacelineError(
                 f"log({name!r}): a torchmetrics object that served several dataloaders is reset after each",
+                code="not-loggable",
                 fix="log an object for each dataloader, or read the values: trainer.metrics",
             )
         full = self.full_name(name)
@@ -309,6 +314,7 @@ class MetricStore:
                 raise PacelineError(
                     f"log({missing[0]!r}): a torchmetrics object was logged on some ranks, "
                     f"and not on rank {rank}",
+                    code="ranks-differ",
                     fix="log it in every step, whatever the batch: its states are merged over all ranks",
                 )
 

@@ -54,6 +54,7 @@ class ModelSteps(nn.Module):
         if taken:
             raise PacelineError(
                 "TrainModule.of: a metric has the name of a value that every step has",
+                code="reserved-name",
                 got=", ".join(sorted(taken)),
                 fix="give the metric another name",
             )
@@ -97,6 +98,7 @@ class ModelSteps(nn.Module):
         if self.optimizer is None:
             raise PacelineError(
                 "TrainModule.of: fit needs an optimizer",
+                code="missing-argument",
                 fix="TrainModule.of(model, ..., optimizer=functools.partial(torch.optim.AdamW, lr=1e-3))",
             )
         optimizer = made_optimizer(self.optimizer, self)
@@ -113,6 +115,7 @@ class ModelSteps(nn.Module):
         elif targets is None:
             raise PacelineError(
                 "TrainModule.of: the batch has no targets for the loss",
+                code="loss-not-usable",
                 got=f"keys {list(batch)}" if isinstance(batch, Mapping) else type(batch).__name__,
                 allowed=_BATCHES,
                 fix="have the dataset give pairs, or write a TrainModule with a training_step",
@@ -171,6 +174,7 @@ def _own_loss(outputs: Any, model: nn.Module) -> Tensor:
     if loss is None:
         raise PacelineError(
             f"TrainModule.of: {type(model).__name__} returned no loss, and none was given",
+            code="loss-not-usable",
             got=f"an output of {type(outputs).__name__}",
             allowed="an output with .loss, a mapping with 'loss', or a scalar tensor",
             fix="give TrainModule.of a loss=, or the batch labels",

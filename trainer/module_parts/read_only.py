@@ -26,6 +26,10 @@ def refusing_assignments(cls: C) -> C:
 
 def _refusing(name: str, fix: str) -> Any:
     def refuse(self: Any, value: Any) -> None:
-        raise PacelineError(f"{type(self).__name__}.{name} can only be read: the run sets it", fix=fix)
+        raise PacelineError(
+            f"{type(self).__name__}.{name} can only be read: the run sets it",
+            code="read-only-attribute",
+            fix=fix,
+        )
 
     return refuse

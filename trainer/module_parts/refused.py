@@ -26,4 +26,4 @@ class Refused:
 
     def __call__(self, *args: Any, **options: Any) -> NoReturn:
         """Refuse the call, whatever its arguments."""
-        raise PacelineError(self._what, fix=self._fix)
+        raise PacelineError(self._what, code="not-offered", fix=self._fix)

@@ -20,6 +20,7 @@ def one_run(path: str | Path) -> Run:
     if len(found) > 1:
         raise PacelineError(
             "there are several runs below this path",
+            code="run-not-found",
             where=str(path),
             allowed=", ".join(str(run.folder) for run in found[:10]),
         )
@@ -52,6 +53,7 @@ def _no_run(path: Path) -> PacelineError:
     near = None if path.exists() else nearest(path.name, beside)
     return PacelineError(
         "there is no run at this path or below it",
+        code="run-not-found",
         where=str(path),
         meant=str(above / near) if near else None,
         fix="give the folder of a run, runs/<name>/<n>, or a folder above",

@@ -95,6 +95,7 @@ def check_writable(folder: Path) -> None:
 def _not_writable(folder: Path, error: OSError) -> PacelineError:
     return PacelineError(
         "the run folder cannot be written",
+        code="cannot-write",
         where=str(folder),
         got=str(error),
         fix="run as the user who owns the run, or give resume= a checkpoint's path and another run_dir",
@@ -104,6 +105,7 @@ def _not_writable(folder: Path, error: OSError) -> PacelineError:
 def _held(folder: Path, owner: str) -> PacelineError:
     return PacelineError(
         "another run is active in this folder",
+        code="already-running",
         where=str(folder),
         got=owner,
         fix="wait for it or end it; without resume=... a run gets a new folder",

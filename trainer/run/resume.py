@@ -97,6 +97,7 @@ class ResumeSearch:
         if not isinstance(resume, (str, os.PathLike)):
             raise PacelineError(
                 "fit(resume=...) names what to resume from",
+                code="invalid-value",
                 got=resume,
                 allowed="'auto', 'latest', 'best', or the path of a checkpoint or run",
             )
@@ -117,6 +118,7 @@ class ResumeSearch:
         if found is None:
             raise PacelineError(
                 f"resume={resume!r}: there is no checkpoint to resume from",
+                code="checkpoint-not-found",
                 where=str(self._runs),
                 fix='resume="auto" starts fresh where there is none',
             )
@@ -180,6 +182,7 @@ class ResumeSearch:
     def _only_weights(self, path: Path) -> PacelineError:
         return PacelineError(
             "a run cannot be resumed from weights alone",
+            code="cannot-resume",
             where=str(path),
             fix=f"module = {self._module_name}.load_from_checkpoint({str(path)!r}), and fit(module, ...) "
             "without resume",

@@ -51,7 +51,9 @@ class Run:
     def __init__(self, folder: str | Path | None) -> None:
         self._folder = None if folder is None else local_path(folder, "Run")
         if self._folder is not None and not (self._folder / "config.yaml").is_file():
-            raise PacelineError("there is no run in this folder", where=str(self._folder))
+            raise PacelineError(
+                "there is no run in this folder", code="run-not-found", where=str(self._folder)
+            )
 
     def __repr__(self) -> str:
         return f"Run({None if self._folder is None else str(self._folder)!r})"
@@ -76,6 +78,7 @@ class Run:
         if self._folder is None:
             raise PacelineError(
                 "this run wrote nothing, so there is nothing to read",
+                code="not-in-run",
                 fix="train without fast_dev_run, and with a run_dir",
             )
         return self._folder
@@ -92,7 +95,7 @@ class Run:
             return _mapping(yaml.safe_load(path.read_text(encoding="utf-8")))
         except (*_WRONG, yaml.YAMLError) as error:
             raise PacelineError(
-                "the run's config.yaml is damaged", where=str(path), got=str(error)
+                "the run's config.yaml is damaged", code="run-damaged", where=str(path), got=str(error)
             ) from None
 
     @cached_property
@@ -108,7 +111,9 @@ class Run:
         try:
             return _mapping(json.loads(path.read_text(encoding="utf-8")))
         except _WRONG as error:
-            raise PacelineError("the run's env.json is damaged", where=str(path), got=str(error)) from None
+            raise PacelineError(
+                "the run's env.json is damaged", code="run-damaged", where=str(path), got=str(error)
+            ) from None
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -187,10 +192,11 @@ class Run:
             True
         """
         if which not in ("best", "latest"):
-            raise PacelineError("Run.load: which is 'best' or 'latest'", got=which)
+            raise PacelineError("Run.load: which is 'best' or 'latest'", code="unknown-choice", got=which)
         if module_class is not None and not _is_train_module(module_class):
             raise PacelineError(
                 "Run.load takes a subclass of TrainModule",
+                code="wrong-object",
                 got=module_class,
                 fix="run.load(Net, which='latest')",
             )
@@ -199,7 +205,9 @@ class Run:
         elif self.latest is not None:
             folder = self.latest
         else:
-            raise PacelineError("the run has no checkpoint", where=str(self.folder))
+            raise PacelineError(
+                "the run has no checkpoint", code="checkpoint-not-found", where=str(self.folder)
+            )
         found = module_class or _imported(read_manifest(folder)["module"]["class"])
         return found.load_from_checkpoint(folder, **arguments)
 
@@ -240,6 +248,7 @@ def _imported(name: str) -> type[TrainModule]:
         short = qualified.rpartition(".")[2] or "Net"
         raise PacelineError(
             "the class of the run's module is not imported in this process",
+            code="import-path-wrong",
             got=name,
             fix=f"import it, or pass it: run.load({short})",
         )
@@ -257,6 +266,7 @@ class Metrics(dict[str, Series]):
     def __missing__(self, name: str) -> Series:
         raise PacelineError(
             f"the run has no value {name!r}",
+            code="not-in-run",
             allowed=", ".join(self) or "nothing was logged",
             meant=nearest(name, self),
         )

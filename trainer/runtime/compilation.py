@@ -54,6 +54,7 @@ class Compilation:
                 "compile found no repeated blocks in the module"
                 if blocks
                 else "compile found no part to compile",
+                code="repeated-blocks",
                 got=f"{type(module).__name__}, compile={setting!r}",
                 fix="def shard_units(self): return self.blocks" if blocks else "assign the layers to self",
             )

@@ -42,7 +42,7 @@ def fetch(url: str | os.PathLike[str]) -> Path:
     with locked(path):
         there = remote.versions()
         if not there:
-            raise PacelineError("there is nothing at this address", where=remote.url)
+            raise PacelineError("there is nothing at this address", code="file-not-found", where=remote.url)
         noted = path.parent / f".{path.name}.fetched"
         here: dict[str, Any] = json.loads(noted.read_text()) if noted.exists() else {}
         local = {name: path / name if name else path for name in there.keys() | here.keys()}

@@ -61,6 +61,7 @@ class Remote:
             package = _EXTRAS.get(scheme)
             raise PacelineError(
                 f"nothing here reads addresses with {scheme}://",
+                code="invalid-path",
                 got=url,
                 fix=f"pip install {package}" if package else f"an address that fsspec knows ({error})",
             ) from None
@@ -95,7 +96,9 @@ class Remote:
         found = self._tried("listing", find)
         for path in found:
             if ".." in path.split("/"):
-                raise RemoteError("a name in the object store leads out of its folder", where=path)
+                raise RemoteError(
+                    "a name in the object store leads out of its folder", code="remote-failed", where=path
+                )
         return found
 
     def folders(self) -> list[str]:
@@ -219,6 +222,7 @@ class Remote:
         text = _QUERY.sub(r"\1?***", str(masked(text)))  # a signed address is a credential
         raise RemoteError(
             f"{doing} failed in the object store",
+            code="remote-failed",
             where=where,
             got=text,
             fix="see to the address, the network, and the credentials in the environment",

@@ -99,6 +99,7 @@ class Trials:
         if own is None:
             raise PacelineError(
                 "find_batch_size changes the batch size of the loader, and this data's cannot be changed",
+                code="search-not-possible",
                 got=type(loader).__name__,
                 fix="a DataLoader with a batch_size",
             )
@@ -134,7 +135,7 @@ class Trials:
         rank = next((rank for rank, one in enumerate(reasons) if one is not None), None)
         if rank is not None:
             what = f"a trial of batch size {self.size} failed on rank {rank}"
-            raise PacelineError(what, got=reasons[rank])
+            raise PacelineError(what, code="search-not-possible", got=reasons[rank])
         assert self.size is not None
         found = trainer.ranks.all_gather((fits, peak, meter.first_step, meter.speed if fits else 0.0))
         if any(first is not None and first < self.size * self.accumulate for _, _, first, _ in found):

@@ -31,6 +31,7 @@ def as_path(given: Any, what: str, *, remote: bool = False) -> Path:
         if not remote:
             raise PacelineError(
                 f"{what} takes a path on this machine",
+                code="invalid-path",
                 got=str(given),
                 fix="write there, and copy it afterwards",
             )
@@ -39,13 +40,19 @@ def as_path(given: Any, what: str, *, remote: bool = False) -> Path:
         given = given[len("file://") :]
     text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise PacelineError(f"{what} takes a path", got=given, allowed="a string or a Path")
+        raise PacelineError(
+            f"{what} takes a path", code="invalid-path", got=given, allowed="a string or a Path"
+        )
     if max(len(os.fsencode(part)) for part in text.split(os.sep)) > 255 or len(text) > 4000:
-        raise PacelineError(f"{what}: the path is too long for a file system", got=text)
+        raise PacelineError(
+            f"{what}: the path is too long for a file system", code="invalid-path", got=text
+        )
     try:
         return Path(text).expanduser().absolute()
     except RuntimeError as error:
-        raise PacelineError(f"{what}: the path cannot be expanded", got=text, allowed=str(error)) from None
+        raise PacelineError(
+            f"{what}: the path cannot be expanded", code="invalid-path", got=text, allowed=str(error)
+        ) from None
 
 
 @contextmanager
@@ -78,6 +85,7 @@ def writing(what: str, path: Path, elsewhere: str = "write elsewhere") -> Iterat
             raise
         raise PacelineError(
             f"{what} cannot be written",
+            code="cannot-write",
             where=str(path),
             got=text.splitlines()[0] if text else type(error).__name__,
             fix=f"{'make room there' if number in _NO_ROOM else 'get the right to write there'}, "

@@ -41,6 +41,7 @@ class Checkpoints(Shared):
         if set(filters) - set(state) or not all(map(callable, filters.values())):
             raise PacelineError(
                 "filter has functions, by keys of the state",
+                code="fabric-usage",
                 got=listed(list(filters)),
                 allowed=listed(list(state)),
             )
@@ -70,6 +71,7 @@ class Checkpoints(Shared):
         if missing and strict:
             raise PacelineError(
                 "the checkpoint does not have all that it is to be loaded into",
+                code="checkpoint-mismatch",
                 where=str(path),
                 got=f"without {listed(missing)}; it has {listed(list(found))}",
                 fix="fabric.load(path, state, strict=False)",
@@ -108,6 +110,7 @@ class Checkpoints(Shared):
             if absent:
                 raise PacelineError(
                     f"strategy {self._strategy.name!r} loads whole state dicts",
+                    code="fabric-usage",
                     got=f"a checkpoint without {listed(absent)}",
                     fix="load it before fabric.setup",
                 )
@@ -149,6 +152,7 @@ class Checkpoints(Shared):
         if optimizer.module is None:
             raise PacelineError(
                 f"strategy {self._strategy.name!r} saves and loads optimizers of modules it has set up",
+                code="fabric-usage",
                 fix="model, optimizer = fabric.setup(model, optimizer)",
             )
         return self._strategy.weights.optimizer_state(optimizer.module, optimizer.optimizer)
@@ -204,12 +208,15 @@ def _read(path: Path, weights_only: bool) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=weights_only)
     except FileNotFoundError:
-        raise PacelineError("there is no such checkpoint", got=str(path)) from None
+        raise PacelineError(
+            "there is no such checkpoint", code="checkpoint-not-found", got=str(path)
+        ) from None
     except pickle.UnpicklingError as error:
         if not weights_only:
             raise
         raise PacelineError(
             "the checkpoint holds more than tensors and plain data, and loading it may run code",
+            code="file-holds-code",
             where=str(path),
             got=str(error).strip().splitlines()[0],
             fix="fabric.load(path, state, weights_only=False), for a file that you trust",

@@ -106,6 +106,7 @@ class FabricDataLoader:
         elif self._continues and self._feed is None:
             raise PacelineError(
                 "this loader has no place to continue from within an epoch",
+                code="data-read-once",
                 got=type(self._dataloader).__name__,
                 fix="setup_dataloaders(loader) with a dataset that has a length",
             )

@@ -88,8 +88,6 @@ class Fabric(Checkpoints):
         self._goes_backward = False
         vars(self)["run"] = partial(self._start, self.run)
 
-    # -- ranks -----------------------------------------------------------------------------------
-
     def launch(self, function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
         """Start the ranks, if there are several: they run the script from its top, this process ends here.
 
@@ -108,7 +106,9 @@ class Fabric(Checkpoints):
             return self._start(lambda: None)
         if not callable(function) or not inspect.signature(function).parameters:
             raise PacelineError(
-                "launch takes a function whose first argument is the Fabric", fix="fabric.launch(main)"
+                "launch takes a function whose first argument is the Fabric",
+                code="fabric-usage",
+                fix="fabric.launch(main)",
             )
         return self._start(function, self, *args, **kwargs)
 
@@ -120,14 +120,13 @@ class Fabric(Checkpoints):
         if environment.forks:
             raise PacelineError(
                 "Fabric starts its ranks from a script, and this is a notebook",
+                code="notebook-ranks",
                 got=f"{environment.world_size} ranks",
                 fix="devices=1, or the loop in a script",
             )
         if environment.starts:
             start_ranks(environment.starts, self._num_nodes)
         return function(*args, **kwargs)
-
-    # -- what computes ---------------------------------------------------------------------------
 
     def setup(
         self,
@@ -157,6 +156,7 @@ class Fabric(Checkpoints):
         if not move_to_device and self.device.type != "cpu":
             raise PacelineError(
                 "the strategy places the module itself",
+                code="fabric-usage",
                 got="move_to_device=False",
                 fix="leave it out",
             )
@@ -193,10 +193,11 @@ class Fabric(Checkpoints):
         self._check_launched()
         self._check_once(*optimizers)
         if not optimizers:
-            raise PacelineError("setup_optimizers takes one optimizer or more")
+            raise PacelineError("setup_optimizers takes one optimizer or more", code="fabric-usage")
         if self._strategy.skips_by_itself:  # its engine is built over the optimizer
             raise PacelineError(
                 f"strategy {self._strategy.name!r} sets a module and its optimizer up together",
+                code="fabric-usage",
                 fix="model, optimizer = fabric.setup(model, optimizer)",
             )
         self._trained.extend(optimizers)
@@ -230,7 +231,7 @@ class Fabric(Checkpoints):
         self._check_launched()
         self._check_once(*dataloaders)
         if not dataloaders or not all(isinstance(one, DataLoader) for one in dataloaders):
-            raise PacelineError("setup_dataloaders takes one torch DataLoader or more")
+            raise PacelineError("setup_dataloaders takes one torch DataLoader or more", code="fabric-usage")
         ranks = self._strategy.collectives if use_distributed_sampler else None
         device = self.device if move_to_device else None
         found = [FabricDataLoader(one, ranks, device) for one in dataloaders]
@@ -240,6 +241,7 @@ class Fabric(Checkpoints):
         if self._strategy.environment.starts:
             raise PacelineError(
                 "the ranks have not been started",
+                code="fabric-usage",
                 got=f"{self.world_size} ranks",
                 fix="fabric.launch(), before this line",
             )
@@ -248,7 +250,10 @@ class Fabric(Checkpoints):
         for one in given:
             if is_wrapped(one):
                 raise PacelineError(
-                    "it was set up before", got=type(unwrapped(one)).__name__, fix="pass each object once"
+                    "it was set up before",
+                    code="fabric-usage",
+                    got=type(unwrapped(one)).__name__,
+                    fix="pass each object once",
                 )
 
     def backward(self, tensor: Tensor, *args: Any, model: Any = None, **kwargs: Any) -> None:
@@ -267,6 +272,7 @@ class Fabric(Checkpoints):
         if unknown:
             raise PacelineError(
                 "fabric.backward takes a loss, and retain_graph",
+                code="fabric-usage",
                 got=", ".join(unknown),
                 fix="torch.autograd.grad(loss, inputs, create_graph=True) for gradients of gradients",
             )
@@ -306,6 +312,7 @@ class Fabric(Checkpoints):
         if (clip_val is None) == (max_norm is None) or float(norm_type) != 2.0:
             raise PacelineError(
                 "clip_gradients takes one of clip_val and max_norm, which is a 2-norm",
+                code="fabric-usage",
                 got=f"clip_val={clip_val}, max_norm={max_norm}, norm_type={norm_type}",
             )
         if issubclass(type(optimizer), FabricOptimizer):
@@ -314,6 +321,7 @@ class Fabric(Checkpoints):
         if error_if_nonfinite and total is not None and not total.isfinite():
             raise PacelineError(
                 "the total norm of the gradients is not finite",
+                code="not-finite",
                 got=str(total.item()),
                 fix="error_if_nonfinite=False clips all the same",
             )
@@ -332,7 +340,9 @@ class Fabric(Checkpoints):
         """
         if not is_wrapped(module):
             raise PacelineError(
-                "no_backward_sync takes a module that was set up", fix="model = fabric.setup(model)"
+                "no_backward_sync takes a module that was set up",
+                code="fabric-usage",
+                fix="model = fabric.setup(model)",
             )
         if enabled:
             self._strategy.synchronise_gradients(False)

@@ -122,7 +122,9 @@ class Shared:
         _refuse_group(group)
         op = str(reduce_op).rpartition(".")[2].lower()
         if op not in _OPS:
-            raise PacelineError("all_reduce has no such operation", got=op, allowed=", ".join(_OPS))
+            raise PacelineError(
+                "all_reduce has no such operation", code="fabric-usage", got=op, allowed=", ".join(_OPS)
+            )
         return self._mapped(data, partial(self._reduced, "sum" if op in _OPS[:2] else op, op in _OPS[:2]))
 
     def _reduced(self, op: str, divides: bool, tensor: Tensor) -> Tensor:
@@ -179,6 +181,7 @@ def _refuse_group(group: Any) -> None:
     if group is not None and group is not getattr(torch.distributed.group, "WORLD", None):
         raise PacelineError(
             "a collective of Fabric is over all ranks",
+            code="fabric-usage",
             got=f"group={type(group).__name__}",
             fix="torch.distributed with that group",
         )

@@ -69,6 +69,7 @@ class FabricModule(nn.Module):
         if name == "forward" or not isinstance(getattr(self.module, name, None), MethodType):
             raise PacelineError(
                 f"mark_forward_method takes a method of {type(self.module).__name__} beside forward",
+                code="fabric-usage",
                 got=repr(name),
             )
         self._methods.add(name)
@@ -95,6 +96,7 @@ class FabricModule(nn.Module):
         if not self._goes_backward():
             raise PacelineError(
                 "gradients of this precision are scaled, which loss.backward() does not know",
+                code="backward-bypassed",
                 got=f"precision={self._strategy.precision.name!r}",
                 fix="fabric.backward(loss)",
             )
@@ -138,6 +140,7 @@ class FabricModule(nn.Module):
         if self._strategy.skips_by_itself:
             raise PacelineError(
                 f"strategy {self._strategy.name!r} computes with the one module of its engine",
+                code="fabric-usage",
                 fix="copy the module before fabric.setup",
             )
         copied = FabricModule(copy.deepcopy(self.module, memo), self._strategy, self._goes_backward)

@@ -268,6 +268,7 @@ class Tuner:
         if self._trainer.world_size > 1:
             raise PacelineError(
                 "a batch size is searched for on one device",
+                code="search-not-possible",
                 got=f"{self._trainer.world_size} ranks",
                 fix="search with Trainer(devices=1), and train with the size that it finds",
             )
@@ -288,7 +289,9 @@ class Tuner:
 
     def _searches(self, name: str, method: str) -> bool:
         if method != "fit":
-            raise PacelineError(f"{name} searches in a fit alone", got=f"method={method!r}")
+            raise PacelineError(
+                f"{name} searches in a fit alone", code="search-not-possible", got=f"method={method!r}"
+            )
         return not self._trainer.fast_dev_run
 
     def _fits(self, model: Any, loaders: Any, datamodule: Any, steps: int, data: _Samples) -> bool:
@@ -338,7 +341,10 @@ def _largest(
             break
     if not fits:
         raise PacelineError(
-            "no batch size fits into memory", got=f"batches of {fails} at least", fix="a smaller model"
+            "no batch size fits into memory",
+            code="search-not-possible",
+            got=f"batches of {fails} at least",
+            fix="a smaller model",
         )
     return fits
 
@@ -356,6 +362,7 @@ def _attribute(owner: Any, names: list[str]) -> str:
     if found is None:
         raise PacelineError(
             f"{type(owner).__name__} has no attribute or hyperparameter {' or '.join(names)} to set",
+            code="search-not-possible",
             fix="its name: lr_find(attr_name=...), scale_batch_size(batch_arg_name=...)",
         )
     return found

@@ -229,6 +229,7 @@ class Adapter(TrainModule):
             if not cleared.was_cleared:
                 raise PacelineError(
                     "optimizer_zero_grad did not clear the gradients, and each step begins without any",
+                    code="override-incomplete",
                     fix="optimizer.zero_grad() in it, and Trainer(accumulate_grad_batches=n) to add up "
                     "the gradients of n batches",
                 )
@@ -241,6 +242,7 @@ class Adapter(TrainModule):
         if not self.went_backward and (strategy.precision.scales or strategy.environment.world_size > 1):
             raise PacelineError(
                 "backward did not call super().backward(loss), which scales the loss and reduces gradients",
+                code="override-incomplete",
                 got=f"strategy={strategy.name!r}, precision={strategy.precision.name!r}",
                 fix="super().backward(loss) in the place of loss.backward()",
             )
@@ -348,11 +350,9 @@ def _loss(outputs: Any) -> Any:
     if not isinstance(outputs, Mapping):
         return outputs
     if "loss" not in outputs:
-        raise PacelineError(
-            "training_step returned a mapping without 'loss'",
-            got=f"keys {list(outputs)}",
-            fix="name the value to train on 'loss'",
-        )
+        keys, fix = f"keys {list(outputs)}", "name the value to train on 'loss'"
+        what = "training_step returned a mapping without 'loss'"
+        raise PacelineError(what, code="loss-not-usable", got=keys, fix=fix)
     return outputs["loss"]
 
 

@@ -118,7 +118,10 @@ def check_names(unknown: dict[str, Any]) -> None:
             for name in unknown
             for near in [nearest(name, DEFAULTS)]
         ]
-        raise PacelineError("Trainer: " + "\n  ".join(["these arguments are not Lightning's", *lines]))
+        raise PacelineError(
+            "Trainer: " + "\n  ".join(["these arguments are not Lightning's", *lines]),
+            code="unknown-argument",
+        )
 
 
 def rule_of(given: dict[str, Any]) -> ValidationRule:
@@ -131,6 +134,7 @@ def rule_of(given: dict[str, Any]) -> ValidationRule:
     if isinstance(interval, timedelta) and every not in (None, 1):
         raise PacelineError(
             "val_check_interval is a time, and validations are in every epoch then",
+            code="conflicting-arguments",
             got=f"check_val_every_n_epoch={every}",
             fix="check_val_every_n_epoch=None",
         )
@@ -139,6 +143,7 @@ def rule_of(given: dict[str, Any]) -> ValidationRule:
     if every is None and isinstance(interval, float):
         raise PacelineError(
             "check_val_every_n_epoch=None counts batches over the whole run",
+            code="conflicting-arguments",
             got=f"val_check_interval={interval}",
             fix="val_check_interval=1000",
         )
@@ -196,7 +201,11 @@ def computation(given: dict[str, Any]) -> dict[str, Any]:
     """
     devices, accelerator = given["devices"], given["accelerator"]
     if accelerator in ("tpu", "hpu", "ipu"):
-        raise PacelineError(f"accelerator={accelerator!r} is not offered", allowed="auto, cpu, gpu, mps")
+        raise PacelineError(
+            f"accelerator={accelerator!r} is not offered",
+            code="unknown-choice",
+            allowed="auto, cpu, gpu, mps",
+        )
     listed = isinstance(devices, str) and "," in devices  # "0," is the first one
     return {
         "strategy": strategy_of(given["strategy"]),
@@ -248,13 +257,22 @@ def _clipping(given: dict[str, Any], manual: bool, own: bool) -> dict[str, Any]:
     value, algorithm = given["gradient_clip_val"], given["gradient_clip_algorithm"]
     if algorithm not in (None, "norm", "value"):
         raise PacelineError(
-            "gradient_clip_algorithm is not known", got=repr(algorithm), allowed="'norm', 'value'"
+            "gradient_clip_algorithm is not known",
+            code="unknown-choice",
+            got=repr(algorithm),
+            allowed="'norm', 'value'",
         )
     if value is not None and not isinstance(value, (int, float)):
-        raise PacelineError("gradient_clip_val is no number", got=repr(value), fix="gradient_clip_val=1.0")
+        raise PacelineError(
+            "gradient_clip_val is no number",
+            code="invalid-value",
+            got=repr(value),
+            fix="gradient_clip_val=1.0",
+        )
     if value and manual:
         raise PacelineError(
             "gradients are not clipped by the trainer under manual optimization",
+            code="manual-optimization",
             got=f"gradient_clip_val={value}",
             fix="self.clip_gradients(optimizer, gradient_clip_val=...) in training_step",
         )
@@ -289,7 +307,9 @@ def part_of(name: str, limit: Any, data: Any) -> list[str]:
         return []
     if found * limit < 1:
         raise PacelineError(
-            f"{name}={limit} of {found} batches is less than one", fix=f"{name}=1, or a larger part"
+            f"{name}={limit} of {found} batches is less than one",
+            code="invalid-value",
+            fix=f"{name}=1, or a larger part",
         )
     return [f"{name}={limit} of {found} batches: {limited(found, limit)}"]
 
@@ -307,12 +327,16 @@ def _precision(given: dict[str, Any]) -> Any:
         return named or "32"
     text = str(named)
     if text in ("transformer-engine", "transformer-engine-float16"):
-        raise PacelineError(f"precision={named!r} is not offered", fix='precision="bf16-mixed"')
+        raise PacelineError(
+            f"precision={named!r} is not offered", code="unknown-precision", fix='precision="bf16-mixed"'
+        )
     return "bf16" if has_bfloat16_instead(given) else _PRECISIONS.get(text, text)
 
 
 def _refuse(given: dict[str, Any]) -> None:
     if given["model_registry"] is not None:
         raise PacelineError(
-            "Trainer(model_registry=...) is not offered", fix="ModelCheckpoint and load_from_checkpoint"
+            "Trainer(model_registry=...) is not offered",
+            code="not-offered",
+            fix="ModelCheckpoint and load_from_checkpoint",
         )

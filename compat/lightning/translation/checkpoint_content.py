@@ -76,6 +76,7 @@ def content_of(session: Any, trainer: Any, states: Mapping[str, Any] | None) -> 
     if replaced := [name for name, empty in _IN_THE_FOLDER.items() if given.get(name, empty) != empty]:
         raise PacelineError(
             "on_save_checkpoint replaced what a checkpoint holds by itself",
+            code="reserved-name",
             got=", ".join(replaced),
             fix="data under names of your own",
         )

@@ -197,12 +197,14 @@ def checkpoint_at(path: Any, resume: bool = False) -> Any:
         if record is None:
             raise PacelineError(
                 "a run cannot resume from this file: it has weights, but no optimizer or place in the data",
+                code="cannot-resume",
                 where=str(path),
                 fix=way,
             )
         raise PacelineError(
             "a run cannot resume from this file: the folder with its optimizer and its place in the data "
             "does not exist any more, or was written again",
+            code="cannot-resume",
             where=str(path),
             got=str(record.get("folder")),
             fix=f"bring that folder back; or load the weights alone: {way}",

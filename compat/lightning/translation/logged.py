@@ -124,6 +124,7 @@ class LoggedValues:
         if hook:
             raise PacelineError(
                 f"self.log({name!r}) cannot be called in {hook}: no step or epoch takes the value",
+                code="log-not-here",
                 fix="log in a step or at the end of an epoch; self.logger.experiment takes values anywhere",
             )
         if logger is None:
@@ -137,6 +138,7 @@ class LoggedValues:
         if reduce_fx not in _REDUCTIONS:
             raise PacelineError(
                 f"log({name!r}): a reduction of your own is not possible here",
+                code="log-reduction",
                 got=f"reduce_fx={reduce_fx!r}",
                 allowed="'mean', 'sum', 'min', 'max'",
                 fix="a torchmetrics object with your computation: self.log(name, metric)",

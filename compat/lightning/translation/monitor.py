@@ -47,6 +47,7 @@ class NamedMonitor:
         if strict and session.has_validated:
             raise PacelineError(
                 f"{type(self).__name__} watches {self.watched!r}, which was not logged",
+                code="metric-not-logged",
                 got=f"logged: {', '.join(session.values.names) or 'nothing'}",
                 meant=nearest(self.watched, session.values.names),
             )

@@ -21,7 +21,7 @@ class _Refused(type):
             base()
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        raise PacelineError(f"{cls.module} has no {cls.__name__}", fix=f"use {cls.way}")
+        raise PacelineError(f"{cls.module} has no {cls.__name__}", code="not-offered", fix=f"use {cls.way}")
 
 
 def refuse_import(module: str, name: str, here: dict[str, str]) -> Any:

@@ -312,6 +312,7 @@ class ClosingHooks(Callback):
             elif config.strict:
                 raise PacelineError(
                     f"ReduceLROnPlateau watches {config.monitor!r}, which was not logged",
+                    code="metric-not-logged",
                     got=f"logged: {', '.join(metrics) or 'nothing'}",
                     fix='"strict": False steps it only when there is a value',
                 )

@@ -48,6 +48,7 @@ def read(configured: Any) -> tuple[list[Optimizer], list[LRSchedulerConfig]]:
     if configured is None:
         raise PacelineError(
             "configure_optimizers returned None, and a fit needs an optimizer",
+            code="optimizers-wrong",
             fix="return one; to run the steps without training, trainer.validate(model, loader)",
         )
     if isinstance(configured, Optimizer):
@@ -72,6 +73,7 @@ def _of_mapping(configured: Mapping[str, Any]) -> tuple[list[Optimizer], list[LR
         raise PacelineError(
             "configure_optimizers: 'frequency' beside 'optimizer' alternates optimizers, which Lightning "
             "itself no longer does",
+            code="optimizers-wrong",
             fix="set self.automatic_optimization = False and step the optimizers in training_step",
         )
     schedule = configured.get("lr_scheduler")
@@ -85,7 +87,9 @@ def _config(given: Any, monitor: str | None) -> LRSchedulerConfig:
     unknown = sorted(set(keys) - set(_KEYS))
     if unknown:
         raise PacelineError(
-            f"configure_optimizers: lr_scheduler has no key {unknown[0]!r}", allowed=", ".join(_KEYS)
+            f"configure_optimizers: lr_scheduler has no key {unknown[0]!r}",
+            code="schedule-wrong",
+            allowed=", ".join(_KEYS),
         )
     keys.pop("opt_idx", None)
     keys.setdefault("monitor", monitor)
@@ -93,11 +97,15 @@ def _config(given: Any, monitor: str | None) -> LRSchedulerConfig:
     config = LRSchedulerConfig(**keys)
     if config.interval not in ("step", "epoch"):
         raise PacelineError(
-            "configure_optimizers: interval is not known", got=config.interval, allowed="'step', 'epoch'"
+            "configure_optimizers: interval is not known",
+            code="schedule-wrong",
+            got=config.interval,
+            allowed="'step', 'epoch'",
         )
     if config.reduce_on_plateau and config.monitor is None:
         raise PacelineError(
             "configure_optimizers: ReduceLROnPlateau watches a value, but none is named",
+            code="schedule-wrong",
             fix='{"optimizer": ..., "lr_scheduler": scheduler, "monitor": "val_loss"}',
         )
     return config

@@ -55,6 +55,7 @@ class ValidationRule:
             raise PacelineError(
                 f"val_check_interval={self.interval} is a part of an epoch, but the training data has no "
                 "length",
+                code="run-length-unknown",
                 fix="a number of batches: val_check_interval=500",
             )
         return max(1, int(in_epoch * self.interval))
@@ -76,6 +77,7 @@ class ValidationRule:
         if in_epochs and in_epoch is not None and batches > in_epoch:
             raise PacelineError(
                 f"val_check_interval={self.interval} is more than the {in_epoch} batches of an epoch",
+                code="invalid-value",
                 fix="check_val_every_n_epoch=None counts batches over the whole run",
             )
         lines = []
@@ -142,5 +144,6 @@ def interval_of(given: Any) -> int | float | timedelta:
     raise PacelineError(
         "val_check_interval is a number of batches (int), a part of an epoch (float), or a time "
         '("00:01:30:00", a timedelta)',
+        code="invalid-duration",
         got=f"val_check_interval={given!r}",
     )

@@ -49,7 +49,9 @@ class LabelledRows(Dataset[EncodedAnswer]):
         self.answers = answers
         self.sizes = [len(one.tokens) for one, _ in answers]
         if not answers:
-            raise PacelineError("no sample has an answer within its length", fix="a larger length")
+            raise PacelineError(
+                "no sample has an answer within its length", code="samples-too-long", fix="a larger length"
+            )
 
     def __len__(self) -> int:
         return len(self.answers)

@@ -133,7 +133,7 @@ def _encode(encoding: Encoding, kind: Kind[Any, Any], sample: Any, place: str | 
     except PacelineError as error:
         if place is None:
             raise
-        raise PacelineError(f"{place}: {error}") from None
+        raise PacelineError(f"{place}: {error}", code=error.code) from None
 
 
 def _count(counts: Counts, first: list[Encoded], kind: Kind[Any, Any], found: list[Any]) -> None:
@@ -180,7 +180,9 @@ def _joined(found: list[_Found], kind: Kind[Any, Any], weights: list[float | Non
     if not given:
         return Part(Joined(rows), counts, first)
     if len(given) < len(rows):
-        raise PacelineError("data: some sources have a weight, and others have none")
+        raise PacelineError(
+            "data: some sources have a weight, and others have none", code="recipe-settings"
+        )
     return Part(Mixture(list(zip(rows, given, strict=True))), counts, first)
 
 

@@ -53,7 +53,11 @@ class PairRows(Dataset[EncodedPair]):
         self.pairs = pairs
         self.sizes = [max(len(one.chosen.tokens), len(one.rejected.tokens)) for one in pairs]
         if not pairs:
-            raise PacelineError("no pair has answers that differ within its length", fix="a larger length")
+            raise PacelineError(
+                "no pair has answers that differ within its length",
+                code="samples-too-long",
+                fix="a larger length",
+            )
 
     def __len__(self) -> int:
         return len(self.pairs)

@@ -81,7 +81,11 @@ class Rows(Dataset[list[Encoded]]):
     def __init__(self, samples: Sequence[Encoded], length: int = 0) -> None:
         self.samples = samples
         if not len(samples):
-            raise PacelineError("no sample has anything to learn within its length", fix="a larger length")
+            raise PacelineError(
+                "no sample has anything to learn within its length",
+                code="samples-too-long",
+                fix="a larger length",
+            )
         known = samples.sizes if isinstance(samples, Streamed) else [len(one.tokens) for one in samples]
         self.rows = pack(known, length) if length else [[item] for item in range(len(known))]
         self.sizes = [sum(known[item] for item in row) for row in self.rows]

@@ -104,6 +104,7 @@ class Loaded:
             count = "1 record" if len(self) == 1 else f"{len(self)} records"
             raise PacelineError(
                 f"{self.source.path} has {count}, too few to train and to validate on",
+                code="too-few-samples",
                 fix="validation=FILE, or validation=0",
             )
         return (
@@ -184,6 +185,7 @@ def _of_hub(source: DataSource) -> Records:
     except Exception as error:  # of many packages
         raise PacelineError(
             f"{source.path} is no file or folder here, and cannot be read from the hub",
+            code="dataset-not-available",
             got=str(error).strip().split("\n")[0],
         ) from None
     return Records(Path(source.path), found)
@@ -193,5 +195,10 @@ def _split_of(found: Any, split: str, path: str) -> Any:
     if not isinstance(found, dict):
         return found
     if split not in found:
-        raise PacelineError(f"{path} has no split {split!r}", allowed=", ".join(found), fix="split: ...")
+        raise PacelineError(
+            f"{path} has no split {split!r}",
+            code="dataset-not-available",
+            allowed=", ".join(found),
+            fix="split: ...",
+        )
     return found[split]

@@ -116,6 +116,7 @@ class Encoding:
         if not text.startswith(before):
             raise PacelineError(
                 "the chat template renders an answer differently from the prompt for it",
+                code="chat-template",
                 got=f"{text[-200:]!r} after the prompt {before[-200:]!r}",
                 fix="chat_template=FILE: one that begins an answer with what add_generation_prompt adds",
             )
@@ -124,14 +125,18 @@ class Encoding:
     def _render(self, sample: Conversation, end: int, **more: Any) -> str:
         if not self.tokenizer.chat_template:
             raise PacelineError(
-                "the tokenizer has no chat template", fix="chat_template=chatml, or a file of Jinja"
+                "the tokenizer has no chat template",
+                code="chat-template",
+                fix="chat_template=chatml, or a file of Jinja",
             )
         try:
             text: str = self.tokenizer.apply_chat_template(
                 sample.messages[:end], tools=sample.tools, tokenize=False, **more
             )
         except Exception as error:  # of Jinja, which raise_exception of a template raises too
-            raise PacelineError(f"the chat template refuses a conversation: {error}") from None
+            raise PacelineError(
+                f"the chat template refuses a conversation: {error}", code="chat-template"
+            ) from None
         return text
 
     def _of_text(self, sample: Text) -> Encoded:
@@ -151,7 +156,11 @@ class Encoding:
 
     def _tokens(self, text: str, learned: Sequence[range], weight: float, special: bool = False) -> Encoded:
         if not self.tokenizer.is_fast:
-            raise PacelineError("the tokenizer gives no offsets", fix="a fast tokenizer (tokenizer.json)")
+            raise PacelineError(
+                "the tokenizer gives no offsets",
+                code="tokenizer-mismatch",
+                fix="a fast tokenizer (tokenizer.json)",
+            )
         found = self.tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
         tokens = found["input_ids"]
         is_learned = [  # a token may begin with the space before an answer
@@ -190,5 +199,6 @@ class Encoding:
         if self.too_long == "error":
             raise PacelineError(
                 f"a sample has {size} tokens, and length is {self.length}",
+                code="samples-too-long",
                 fix=f"length={size}, too_long=cut, or too_long=drop",
             )

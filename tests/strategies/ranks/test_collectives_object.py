@@ -65,14 +65,14 @@ def test_a_strategy_of_several_ranks_that_reaches_no_other_is_refused():
 
 
 def test_rank_zero_alone_calls_and_the_others_get_the_result():
-    zero, one = Scripted(0), Scripted(1, received=("folder", None))
+    zero, one = Scripted(0), Scripted(1, received=("folder", None, None))
     assert zero.on_rank_zero(lambda: "folder") == "folder"
     assert zero.sent == [("folder", None)]
     assert one.on_rank_zero(fails) == "folder"
 
 
 def test_an_error_of_rank_zero_is_its_own_there_and_a_paceline_error_on_the_others():
-    zero, one = Scripted(0), Scripted(1, received=(None, "no space"))
+    zero, one = Scripted(0), Scripted(1, received=(None, "no space", None))
     with pytest.raises(OSError, match="no space"):
         zero.on_rank_zero(fails)
     with pytest.raises(PacelineError, match="no space"):
@@ -97,9 +97,10 @@ def test_all_ranks_raise_what_one_has_raised():
 
     assert run_on_all(lambda mine: [mine, []], lambda: 4, Damaged, Away) == 4
     for number, kind in enumerate((Damaged, Away)):
-        everyone = [[], [(number, "no disk")]]
-        with pytest.raises(kind, match="no disk"):
+        everyone = [[], [(number, "no disk", "disk-full")]]
+        with pytest.raises(kind, match="no disk") as raised:
             run_on_all(lambda mine, all_ranks=everyone: all_ranks, lambda: 4, Damaged, Away)
+        assert raised.value.code == "disk-full"
 
 
 def test_an_error_of_another_kind_is_not_shared():

@@ -48,6 +48,7 @@ def unreadable(path: Path, error: OSError) -> UnreadableError:
     """The error for a file that exists and could not be read, several attempts included."""
     return UnreadableError(
         "a file of the checkpoint cannot be read; the checkpoint is left as it is",
+        code="checkpoint-unreadable",
         where=str(path),
         got=str(error),
         fix="see to the file system, and resume again",
@@ -85,25 +86,38 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             raise ValueError
     except FileNotFoundError:
         raise CheckpointError(
-            "this is no finished checkpoint: it has no manifest.json", where=str(folder)
+            "this is no finished checkpoint: it has no manifest.json",
+            code="checkpoint-not-found",
+            where=str(folder),
         ) from None
     except OSError as error:
         raise unreadable(path, error) from None
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise CheckpointError("the manifest is damaged: it is not valid JSON", where=str(path)) from None
+        raise CheckpointError(
+            "the manifest is damaged: it is not valid JSON", code="checkpoint-damaged", where=str(path)
+        ) from None
     before, _, _ = text.rpartition(_TAIL[0])
     if text != _with_checksum(before):  # every format keeps this rule
-        raise CheckpointError("the manifest is damaged: it does not match its checksum", where=str(path))
+        raise CheckpointError(
+            "the manifest is damaged: it does not match its checksum",
+            code="checkpoint-damaged",
+            where=str(path),
+        )
     if version > FORMAT:
         raise NewerFormatError(
             "the checkpoint is of a newer format than this version reads",
+            code="checkpoint-newer",
             where=str(folder),
             got=f"format {version}",
             allowed=f"format {FORMAT} and older",
             fix="update paceline",
         )
     if not _lists_files(content):
-        raise CheckpointError("the manifest is damaged: it does not list its files", where=str(path))
+        raise CheckpointError(
+            "the manifest is damaged: it does not list its files",
+            code="checkpoint-damaged",
+            where=str(path),
+        )
     return content
 
 
@@ -164,13 +178,19 @@ def read_state(folder: Path, manifest: dict[str, Any]) -> Any:
         UnreadableError: when the file system does not give it.
     """
     if STATE not in manifest["files"]:
-        raise CheckpointError("the manifest is damaged: it does not list state.json", where=str(folder))
+        raise CheckpointError(
+            "the manifest is damaged: it does not list state.json",
+            code="checkpoint-damaged",
+            where=str(folder),
+        )
     try:
         return json.loads(retried((folder / STATE).read_bytes), object_pairs_hook=_once)
     except OSError as error:
         raise unreadable(folder / STATE, error) from None
     except (ValueError, RecursionError):
-        raise CheckpointError("this file of the checkpoint is no JSON", where=str(folder / STATE)) from None
+        raise CheckpointError(
+            "this file of the checkpoint is no JSON", code="checkpoint-damaged", where=str(folder / STATE)
+        ) from None
 
 
 def is_checkpoint(folder: Path) -> bool:

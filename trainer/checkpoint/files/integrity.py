@@ -91,13 +91,18 @@ class Verification:
     def _compare_size(self, name: str) -> None:
         path, expected = self._folder / name, self.manifest["files"][name]["bytes"]
         if Path(name).name != name or self._read(name, path.is_symlink):
-            raise CheckpointError("the manifest names a file outside its folder", got=name)
+            raise CheckpointError(
+                "the manifest names a file outside its folder", code="checkpoint-damaged", got=name
+            )
         if not self._read(name, path.is_file):
-            raise CheckpointError(f"a file of {self._of} is missing", where=str(path))
+            raise CheckpointError(
+                f"a file of {self._of} is missing", code="checkpoint-damaged", where=str(path)
+            )
         size = self._read(name, path.stat).st_size
         if size != expected:
             raise CheckpointError(
                 f"a file of {self._of} has another size than it was written with",
+                code="checkpoint-damaged",
                 where=str(path),
                 got=f"{size} bytes",
                 allowed=f"{expected} bytes",
@@ -110,6 +115,7 @@ class Verification:
         if found != expected:
             raise CheckpointError(
                 f"a file of {self._of} is damaged",
+                code="checkpoint-damaged",
                 where=f"{self._folder / name}, bytes {index * size} to "
                 f"{min((index + 1) * size, entry['bytes'])}",
                 got=f"checksum {found}",

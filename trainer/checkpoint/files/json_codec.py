@@ -22,6 +22,8 @@ _DEEPEST = 100
 class NotPlainError(PacelineError):
     """Something that files without pickles cannot hold."""
 
+    code = "not-plain-data"
+
     def __init__(self, where: str, kind: str) -> None:
         self.where, self.kind = where, kind
         super().__init__(
@@ -122,7 +124,11 @@ class _Decoder:
         if not isinstance(value, (list, dict)):
             return value
         if level > _DEEPEST:
-            raise CheckpointError(f"the data is nested more than {_DEEPEST} levels deep", where=where)
+            raise CheckpointError(
+                f"the data is nested more than {_DEEPEST} levels deep",
+                code="checkpoint-damaged",
+                where=where,
+            )
         if isinstance(value, list):
             return [self.decode(item, f"{where}[{i}]", level + 1) for i, item in enumerate(value)]
         kind = value.get(_KIND)
@@ -136,6 +142,7 @@ class _Decoder:
                 raise
             raise CheckpointError(
                 f"a value of the kind {shown(kind, 40)} cannot be decoded",
+                code="checkpoint-damaged",
                 where=where,
                 got=f"{type(error).__name__}: {error}",
             ) from None

@@ -39,6 +39,7 @@ def find_checkpoint(path: Any, weights: bool = False, words: Sequence[str] = ())
     raise PacelineError(
         "there is no checkpoint at this path"
         + ("" if folder.exists() else ", and nothing else: it does not exist"),
+        code="checkpoint-not-found",
         where=str(folder),
         allowed="".join(f"{word!r}, " for word in words)
         + "a folder with manifest.json, or a run folder with checkpoints",

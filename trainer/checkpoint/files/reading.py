@@ -81,6 +81,7 @@ def loading(folder: Path, key: str) -> Iterator[None]:
     except _NOT_TAKEN as error:
         raise MalformedStateError(
             "a state in the checkpoint could not be loaded",
+            code="state-not-loadable",
             where=f"{folder / files.STATE}, key {key}",
             got=f"{type(error).__name__}: {error}",
         ) from error

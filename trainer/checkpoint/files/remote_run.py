@@ -115,6 +115,7 @@ class RemoteRun:
             if size != entry["bytes"]:
                 raise files.CheckpointError(
                     "a file in the object store is not as it was sent",
+                    code="checkpoint-damaged",
                     where=f"{self._remote.url}/{_FOLDER}/{place}/{name}",
                     got=f"{size} bytes",
                     allowed=f"{entry['bytes']} bytes",
@@ -251,6 +252,7 @@ class RemoteRun:
             elif not is_here:
                 raise files.CheckpointError(
                     "there is no checkpoint at this address",
+                    code="checkpoint-not-found",
                     where=f"{self._remote.url}/{_FOLDER}/{checkpoint.name}",
                 )
 
@@ -261,13 +263,16 @@ class RemoteRun:
             if manifest is not None and (checkpoint / files.MANIFEST).read_bytes() != manifest:
                 raise files.CheckpointError(
                     "the object store has another checkpoint than the machine of rank 0",
+                    code="remote-failed",
                     where=f"{self._remote.url}/{prefix}",
                 )
             missing = _missing(checkpoint)
             self._remote.fetch({f"{prefix}/{name}": checkpoint / name for name in missing})
         except FileNotFoundError as error:
             raise files.CheckpointError(
-                "a file of the checkpoint is missing in the object store", where=str(error)
+                "a file of the checkpoint is missing in the object store",
+                code="checkpoint-damaged",
+                where=str(error),
             ) from None
         entries = files.read_manifest(checkpoint)["files"]
         for name in missing:
@@ -275,6 +280,7 @@ class RemoteRun:
                 (checkpoint / name).unlink()
                 raise files.CheckpointError(
                     "a file of the checkpoint is damaged in the object store",
+                    code="checkpoint-damaged",
                     where=f"{self._remote.url}/{prefix}/{name}",
                 )
 
@@ -336,7 +342,7 @@ def _bring(path: Path) -> None:
     there = Remote(url).names()
     runs = {PurePosixPath(name).parent for name in there if PurePosixPath(name).name == _ENVIRONMENT}
     if not runs:
-        raise PacelineError("there is no run at this address or below it", where=url)
+        raise PacelineError("there is no run at this address or below it", code="run-not-found", where=url)
     for run in runs:
         found = RemoteRun.of(path / run)
         assert found is not None

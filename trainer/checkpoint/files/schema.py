@@ -184,7 +184,11 @@ def check_manifest(folder: Path, manifest: dict[str, Any]) -> None:
         CheckpointError: naming the first key that is missing or of another form.
     """
     if "kind" in manifest:
-        raise CheckpointError(f"this folder holds {manifest['kind']}, and no checkpoint", where=str(folder))
+        raise CheckpointError(
+            f"this folder holds {manifest['kind']}, and no checkpoint",
+            code="checkpoint-not-found",
+            where=str(folder),
+        )
     _check(_Manifest, manifest, folder / MANIFEST)
 
 
@@ -204,6 +208,7 @@ def _check(form: type[_Form], content: Any, file: Path) -> None:
         first = error.errors(include_url=False)[0]
         raise CheckpointError(
             "this file of the checkpoint is not of the form that is written",
+            code="checkpoint-damaged",
             where=f"{file}, key {'.'.join(map(str, first['loc'])) or 'none'}",
             got=shown(first["input"], 80) if first["type"] != "missing" else "nothing",
             allowed=first["msg"],

@@ -71,6 +71,7 @@ class Mixture(Dataset[Any]):
         if any(map(is_stream, self.datasets)):  # given to a subclass
             raise PacelineError(
                 f"{type(self).__name__} takes datasets with indices",
+                code="mixture-dataset",
                 got="one that can only be iterated",
                 fix="Mixture itself, or a subclass of MixtureStream",
             )

@@ -54,6 +54,7 @@ def weighted(given: Any) -> tuple[list[Any], list[Any]]:
     ):
         raise PacelineError(
             "Mixture takes datasets with their weights",
+            code="mixture-dataset",
             got=type(given).__name__,
             allowed="Mixture({one: 0.7, other: 0.3}), or pairs: Mixture([(one, 0.7), (other, 0.3)])",
         )
@@ -70,17 +71,18 @@ def checked_datasets(given: Any, samples: Any, seed: Any) -> tuple[list[Any], li
     arguments = {f"weight of dataset {i}": (weight, ABOVE_ZERO) for i, weight in enumerate(weights)}
     check_arguments("Mixture", samples=(samples, COUNT_OR_NONE), seed=(seed, SEED), **arguments)
     if not datasets:
-        raise PacelineError("Mixture takes at least one dataset", got="none")
+        raise PacelineError("Mixture takes at least one dataset", code="mixture-dataset", got="none")
     for number, dataset in enumerate(datasets):
         if isinstance(dataset, DataLoader) or not hasattr(
             dataset, "__iter__" if is_stream(dataset) else "__len__"
         ):
             raise PacelineError(
                 "Mixture takes datasets, whose items are samples",
+                code="mixture-dataset",
                 got=f"a {type(dataset).__name__} as dataset {number}",
                 fix="mix the datasets and give the Mixture to one DataLoader; CombinedLoader takes a batch "
                 "of each of several loaders in a step",
             )
         if not is_stream(dataset) and not len(dataset):
-            raise PacelineError(f"dataset {number} of the Mixture has no samples")
+            raise PacelineError(f"dataset {number} of the Mixture has no samples", code="mixture-dataset")
     return datasets, [float(weight) for weight in weights]

@@ -56,6 +56,7 @@ class _Source:
                 if not self._read:
                     raise PacelineError(
                         "a dataset of the Mixture gave no sample",
+                        code="mixture-dataset",
                         got=f"a {type(self._dataset).__name__}, in pass {self._passes + 1} over it",
                         fix="a dataset that can be iterated more than once: not a generator",
                     ) from None

@@ -45,6 +45,7 @@ class Shares:
         if any(part * LONGEST < 1 for part in parts):
             raise PacelineError(
                 "a weight is too small for a Mixture",
+                code="mixture-dataset",
                 got=f"a share of {float(min(parts)):.2g}",
                 allowed=f"at least {1 / LONGEST:g} of all samples",
             )

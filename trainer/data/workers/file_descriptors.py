@@ -30,6 +30,7 @@ def check_file_descriptors(workers: int, prefetch_factor: int | None) -> None:
     if workers and limit is not None and limit - used < needed:
         raise PacelineError(
             f"too few files may be open for {workers} loader workers",
+            code="too-few-files",
             got=f"a limit of {limit} (ulimit -n), of which {used} are in use; about {needed} are needed",
             fix=f"ulimit -n {_rounded(used + needed)} before the start, or fewer workers: "
             f"num_workers={max(0, (limit - used - _OTHERS) // (_OF_A_WORKER + (prefetch_factor or 2)))}",

@@ -38,6 +38,7 @@ def prepare(
     if data is None:
         raise PacelineError(
             f"there is no data to {stage} with",
+            code="no-data",
             allowed=f"{stage}(module, dataloader), a DataModule, or {kind}_dataloader on the module",
             fix=missing_data(kind, datamodule, module),
         )
@@ -57,7 +58,7 @@ def _find(context: StageContext, weights: str | Path) -> Path:
     found: Path | None = context.ranks.on_rank_zero(find or (lambda: find_weights(weights, [*named])))
     if found is None:
         fix = "Checkpoint(monitor=...)" if weights == "best" else "fit first, or give a path"
-        raise PacelineError(f"there is no {weights} checkpoint", fix=fix)
+        raise PacelineError(f"there is no {weights} checkpoint", code="checkpoint-not-found", fix=fix)
     return found
 
 
@@ -69,7 +70,11 @@ def require_step(module: Any, stage: str) -> None:
     """
     name = STEPS[stage]
     if not is_overridden(module, name):
-        raise PacelineError(missing_method(module, name), fix=f"write def {name}(self, batch, batch_idx)")
+        raise PacelineError(
+            missing_method(module, name),
+            code="method-missing",
+            fix=f"write def {name}(self, batch, batch_idx)",
+        )
 
 
 def evaluation_of(context: FitContext, dataloader: Any, name: str) -> Callable[[], dict[str, float] | None]:

@@ -74,6 +74,7 @@ def choose_micro_batch(context: StageContext, feed: Feed, saved: int, find: Find
         raise PacelineError(
             'batch_size="auto" cuts a step into micro-batches, and with manual optimization a step is one '
             "batch: the module steps the optimizer",
+            code="batch-cannot-be-cut",
             fix="paceline.tools.find_batch_size, and that batch_size in the DataLoader",
         )
     feed.use_micro_batches(1)  # refuses what cannot be cut, before a search
@@ -127,6 +128,7 @@ class FitFeeds:
             raise PacelineError(
                 "reload_dataloaders_every_n_epochs calls train_dataloader() and val_dataloader() of a "
                 "DataModule or the module again, and fit was given the loaders themselves",
+                code="conflicting-arguments",
                 fix="fit(module, datamodule=...), or write the two methods on the module",
             )
         if self._saved["epoch_lengths"]:
@@ -182,6 +184,7 @@ class FitFeeds:
             if other != found[0]:
                 raise PacelineError(
                     f"rank {rank} made other training data than rank 0 for epoch {epoch + 1}",
+                    code="ranks-read-differently",
                     got=other[:300],
                     allowed=found[0][:300],
                     fix="train_dataloader() gives every rank the same data: each takes its own samples of "
@@ -230,6 +233,7 @@ class FitFeeds:
         if not first and [*feeds] != [*self._validation]:
             raise PacelineError(
                 f"val_dataloader() gave other loaders in epoch {epoch + 1} than before",
+                code="override-incomplete",
                 got=", ".join(feeds) or f"{len(feeds)}",
                 allowed=", ".join(self._validation) or f"{len(self._validation)}",
                 fix="as many loaders, by the same names, each time",

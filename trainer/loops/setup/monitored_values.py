@@ -37,6 +37,7 @@ def check_monitored_phases(context: StageContext, monitors: list[tuple[str, str]
         if name.startswith("val/") and (off or not validates):
             raise PacelineError(
                 f"{who} watches {name!r}, but this run has no validation",
+                code="metric-not-logged",
                 got=", ".join(off) or "no validation data or no validation_step",
                 fix="give fit a val_dataloader (and the module a validation_step), or watch "
                 "'train/loss_epoch'",
@@ -98,6 +99,7 @@ def _require_monitored(monitors: list[tuple[str, str]], logged: list[str]) -> No
         if name.startswith("val/") and name not in logged:
             raise PacelineError(
                 f"{who} watches {name!r}, which validation does not log",
+                code="metric-not-logged",
                 got=f"logged: {', '.join(logged) or 'nothing'}",
                 meant=nearest(name, logged),
                 fix=f"self.log({name.removeprefix('val/')!r}, value) in validation_step",

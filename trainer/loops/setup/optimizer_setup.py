@@ -31,6 +31,7 @@ def build_optimizers(context: StageContext, feed: Feed) -> Optimization:
         if limits.decay_steps is not None and not found.decays:
             raise PacelineError(
                 "fit(decay=...) is for a WSD schedule, and configure_optimizers returned none",
+                code="decay-not-possible",
                 fix='{"optimizer": optimizer, "lr_scheduler": WSD(...)} with WSD of paceline.schedules',
             )
         check_optimizers(context, found)

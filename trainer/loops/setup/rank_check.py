@@ -64,6 +64,7 @@ def _compare(context: StageContext, mine: dict[str, str]) -> None:
             if value != everyone[0][what]:
                 raise PacelineError(
                     f"rank {rank} has another {what} than rank 0",
+                    code="ranks-differ",
                     got=value[:300],
                     allowed=everyone[0][what][:300],
                     fix="give each rank the same ones, in one order: a callback may ask "

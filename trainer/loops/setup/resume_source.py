@@ -113,11 +113,14 @@ class Source:
             if self.path is None or not start:
                 raise PacelineError(
                     "fit(decay=...) decays the learning rate from a checkpoint on, and there is none",
+                    code="decay-not-possible",
                     fix='fit(..., resume=path, decay="10%")',
                 )
             steps = RunLength(start, context.limits.steps_in(saved["epoch"])).amount(decay, "decay")
             if not steps:
-                raise PacelineError("fit(decay=...) has no step", got=decay, fix='decay="10%"')
+                raise PacelineError(
+                    "fit(decay=...) has no step", code="decay-not-possible", got=decay, fix='decay="10%"'
+                )
         context.limits.end_after_decay(start, steps)
         context.directory.log_line(f"decays over {steps} steps, from step {start} to {start + steps}")
         return start, steps

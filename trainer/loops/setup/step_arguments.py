@@ -57,7 +57,7 @@ def check_methods(stage: str, module: TrainModule, datamodule: Any, callbacks: I
     if len(problems) == 1:
         raise problems[0].error()
     if problems:
-        raise report(stage, [problem.line() for problem in problems], "method")
+        raise report(stage, [problem.line() for problem in problems], "method", code="hook-mismatch")
 
 
 def _of_module(stage: str, module: TrainModule) -> Iterator[Problem]:

@@ -68,6 +68,7 @@ class BackboneFinetuning(BaseFinetuning):
         if not isinstance(getattr(pl_module, "backbone", None), nn.Module):
             raise PacelineError(
                 f"BackboneFinetuning needs {type(pl_module).__name__}.backbone, a part of the module",
+                code="part-not-found",
                 fix="self.backbone = ... in the constructor, or a BaseFinetuning of your own",
             )
         super().setup(trainer, pl_module, stage)

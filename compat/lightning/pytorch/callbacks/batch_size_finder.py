@@ -68,12 +68,14 @@ class BatchSizeFinder(Callback):
         if trainer.train_dataloader is not None or trainer.state.fn != "fit":
             raise PacelineError(
                 "BatchSizeFinder sets the size before loaders are made, and they exist",
+                code="search-not-possible",
                 fix="leave on_fit_start and the hooks after it as they are; or override setup, and call "
                 "scale_batch_size there",
             )
         if trainer.loaded.get("train_dataloader") is not None:
             raise PacelineError(
                 "BatchSizeFinder needs loaders of the module or data module, and fit was given one",
+                code="search-not-possible",
                 fix="train_dataloader(self); or Tuner(trainer).scale_batch_size(module, loader)",
             )
         self.optimal_batch_size = self.tuner(trainer).scale_batch_size(

@@ -75,7 +75,9 @@ class LambdaCallback(Callback):
         for name, function in hooks.items():
             if name not in names_of(CallbackHooks):
                 raise PacelineError(
-                    f"LambdaCallback: {name!r} is no hook", meant=nearest(name, names_of(CallbackHooks))
+                    f"LambdaCallback: {name!r} is no hook",
+                    code="hook-mismatch",
+                    meant=nearest(name, names_of(CallbackHooks)),
                 )
             if function is not None:
                 setattr(self, name, function)

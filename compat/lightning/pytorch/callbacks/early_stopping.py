@@ -72,7 +72,12 @@ class EarlyStopping(Callback):
         log_rank_zero_only: bool = False,
     ) -> None:
         if mode not in self.mode_dict:
-            raise PacelineError("EarlyStopping: no such mode", got=f"mode={mode!r}", allowed="'min', 'max'")
+            raise PacelineError(
+                "EarlyStopping: no such mode",
+                code="unknown-choice",
+                got=f"mode={mode!r}",
+                allowed="'min', 'max'",
+            )
         self.monitor, self.patience, self.verbose, self.mode = monitor, patience, verbose, mode
         self.min_delta = min_delta if mode == "max" else -min_delta
         self.strict, self.check_finite = strict, check_finite
@@ -149,6 +154,7 @@ class EarlyStopping(Callback):
         if self.monitor not in logs and self.strict:
             raise PacelineError(
                 f"EarlyStopping watches {self.monitor!r}, which was not logged",
+                code="metric-not-logged",
                 got=f"logged: {', '.join(logs) or 'nothing'}",
                 meant=nearest(self.monitor, logs),
             )

@@ -76,6 +76,7 @@ class ModelCheckpoint(WrittenCheckpoints, SavingMethods, Checkpoint):
         if monitor is None and save_top_k not in (-1, 0, 1):
             raise PacelineError(
                 "ModelCheckpoint: save_top_k counts the best, and no value is monitored",
+                code="missing-argument",
                 got=f"save_top_k={save_top_k}, monitor=None",
                 fix='ModelCheckpoint(monitor="val_loss", save_top_k=...)',
             )
@@ -84,6 +85,7 @@ class ModelCheckpoint(WrittenCheckpoints, SavingMethods, Checkpoint):
             raise PacelineError(
                 "ModelCheckpoint: every_n_train_steps, train_time_interval and every_n_epochs exclude each "
                 "other",
+                code="conflicting-arguments",
                 fix="two ModelCheckpoint callbacks",
             )
         self.monitor, self.mode, self.save_top_k = monitor, mode, save_top_k

@@ -36,6 +36,7 @@ def refuse_overrides(callback: Any, base: type) -> None:
         raise PacelineError(
             f"{type(callback).__name__} overrides {', '.join(written)}, which would never be called "
             f"in the place of {base.__name__}'s own",
+            code="hook-mismatch",
             fix="a Callback of your own beside it; callbacks of paceline.callbacks may be subclassed too",
         )
 

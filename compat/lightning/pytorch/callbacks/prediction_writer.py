@@ -47,6 +47,7 @@ class BasePredictionWriter(Callback):
         if write_interval not in _INTERVALS:
             raise PacelineError(
                 "BasePredictionWriter: write_interval is not known",
+                code="unknown-choice",
                 got=repr(write_interval),
                 allowed=", ".join(map(repr, _INTERVALS)),
             )

@@ -146,6 +146,7 @@ class StochasticWeightAveraging(Callback):
         if avg_fn is not None:
             raise PacelineError(
                 "StochasticWeightAveraging(avg_fn=...) is not offered here",
+                code="not-offered",
                 fix="WeightAveraging(avg_fn=...)",
             )
         self.swa_lrs, self._start = swa_lrs, swa_epoch_start

@@ -334,6 +334,7 @@ class LightningCLI:
         if len(optimizers) > 1 or len(schedules) > 1:
             raise PacelineError(
                 "LightningCLI configures one optimizer and one schedule by itself",
+                code="not-offered",
                 got=", ".join(optimizers + schedules),
                 fix='link_to="model.first" and the like for each, and configure_optimizers in the module',
             )

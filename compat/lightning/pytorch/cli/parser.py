@@ -99,6 +99,7 @@ class LightningArgumentParser(ArgumentParser):  # type: ignore[misc]
         if not issubclass(made, _KINDS):
             raise PacelineError(
                 "add_lightning_class_args takes a Trainer, a module, a data module or a Callback",
+                code="wrong-object",
                 got=lightning_class,
                 fix=f"add_class_arguments({getattr(lightning_class, '__name__', 'cls')}, {nested_key!r})",
             )

@@ -58,6 +58,7 @@ class SaveConfigCallback(Callback):
         if exists and not self.overwrite:
             raise PacelineError(
                 "the configuration file of another run exists",
+                code="file-exists",
                 got=str(path),
                 fix='LightningCLI(save_config_kwargs={"overwrite": True}), or save_config_callback=None',
             )

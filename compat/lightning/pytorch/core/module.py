@@ -99,7 +99,9 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
     @property
     def _paceline_adapter(self) -> Any:
         if self._paceline_session is None or self._paceline_session.adapter is None:
-            raise PacelineError("no Trainer runs this module", fix="call it in a step or a hook")
+            raise PacelineError(
+                "no Trainer runs this module", code="not-running", fix="call it in a step or a hook"
+            )
         return self._paceline_session.adapter
 
     @property
@@ -209,7 +211,11 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
             "batch_size": batch_size,
         }
         if isinstance(value, Mapping) and not hasattr(value, "compute"):
-            raise PacelineError(f"log({name!r}): a mapping is not a scalar", fix="self.log_dict(mapping)")
+            raise PacelineError(
+                f"log({name!r}): a mapping is not a scalar",
+                code="not-loggable",
+                fix="self.log_dict(mapping)",
+            )
         self._paceline_session.values.log(self._paceline_session.adapter, name, value, options)
 
     def log_dict(self, dictionary: Any, *args: Any, **options: Any) -> None:
@@ -262,6 +268,7 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
         """
         raise PacelineError(
             f"{type(self).__name__} has no configure_optimizers",
+            code="method-missing",
             fix="return torch.optim.Adam(self.parameters()) in it; or --optimizer=Adam of LightningCLI",
         )
 

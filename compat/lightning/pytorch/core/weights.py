@@ -99,5 +99,6 @@ class Weights(nn.Module):
         """
         raise PacelineError(
             "to_torchscript is not offered: torch has deprecated TorchScript",
+            code="not-offered",
             fix="torch.export.export(model, args), or model.to_onnx(path, sample)",
         )

@@ -55,6 +55,7 @@ def arguments_of(given: Any) -> dict[str, Any]:
         kinds = [base.__name__ for base in written if base.__name__ in _WAYS]
         raise PacelineError(
             f"Trainer(plugins=...) takes no {type(one).__name__}" + (f", a {kinds[0]}" if kinds else ""),
+            code="wrong-object",
             fix=_WAYS[kinds[0]] if kinds else "precision=, strategy= or sync_batchnorm=",
         )
     return found

@@ -105,10 +105,14 @@ class Evaluations(TrainerView):
         if weights is None and model is None and self._writes_none:
             raise PacelineError(
                 f"{name}() takes the best checkpoint, and ModelCheckpoint(save_top_k=0) writes none",
+                code="checkpoint-not-found",
                 fix=f"{name}(model, ...) evaluates the weights as they are",
             )
         if weights is None and ckpt_path is not None:
-            raise PacelineError(f"{name}(ckpt_path={ckpt_path!r}): no fit has written a checkpoint")
+            raise PacelineError(
+                f"{name}(ckpt_path={ckpt_path!r}): no fit has written a checkpoint",
+                code="checkpoint-not-found",
+            )
         model = model if model is not None else self._module
         if model is None:
             raise TypeError(f"{name} takes a LightningModule where none was trained before")

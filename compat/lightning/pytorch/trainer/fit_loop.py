@@ -58,7 +58,11 @@ class _Loop:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _LIMITS:
-            raise PacelineError(f"{type(self).__name__}.{name} cannot be set", allowed=", ".join(_LIMITS))
+            raise PacelineError(
+                f"{type(self).__name__}.{name} cannot be set",
+                code="read-only-attribute",
+                allowed=", ".join(_LIMITS),
+            )
         self.trainer.set_limit(name, value)
 
     @property

@@ -56,6 +56,7 @@ def combined(loaders: Any) -> Any:
     if isinstance(loaders, OneAfterTheOther):
         raise PacelineError(
             'CombinedLoader(mode="sequential") is for evaluations',
+            code="combined-loader",
             fix='mode="max_size_cycle", "max_size" or "min_size" to train on; ConcatDataset of '
             "torch.utils.data for one data set after the other",
         )
@@ -81,6 +82,7 @@ def make_room(path: Any) -> None:
         if not (is_checkpoint(found) or external_weights.is_readable(found)):
             raise PacelineError(
                 "save_checkpoint replaces a checkpoint, and this folder is none",
+                code="file-exists",
                 where=str(found),
                 fix="another path: trainer.save_checkpoint('last.ckpt')",
             )
@@ -99,6 +101,7 @@ def check_kinds(argument: str, given: Sequence[Any], takes: str, base: type, *mo
         if not isinstance(one, (base, *more)):
             raise PacelineError(
                 f"{argument}= takes {takes}",
+                code="wrong-object",
                 got=type(one).__name__,
                 fix=f"subclass {base.__module__.rpartition('.')[0]}.{base.__name__}",
             )

@@ -44,6 +44,7 @@ def resumed_from(trainer: Any, given: Any, module: Any) -> tuple[Any, Any]:
     if is_path and plugin is not None and folder_of(given) is None and not Path(given).is_dir():
         raise PacelineError(
             f"a run resumes from a checkpoint's folder, and what {type(plugin).__name__} wrote names none",
+            code="cannot-resume",
             where=str(given),
             fix='ckpt_path="last"; or a folder of checkpoints/ in the run folder',
         )
@@ -75,6 +76,7 @@ def _continued(trainer: Any, word: str, module: Any) -> tuple[Any, Any]:
         if newest is None:
             raise PacelineError(
                 'ckpt_path="hpc" continues the run that its job has begun, and there is none',
+                code="cannot-resume",
                 where=str(runs),
                 fix='ckpt_path="last" begins where there is none',
             )

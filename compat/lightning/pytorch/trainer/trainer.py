@@ -176,6 +176,7 @@ class Trainer(Evaluations):
         if given["enable_checkpointing"] is False and self.checkpoint_callbacks:
             raise PacelineError(
                 "enable_checkpointing=False, and callbacks= has a ModelCheckpoint",
+                code="conflicting-arguments",
                 fix="take one of the two away",
             )
         if given["enable_checkpointing"] is not False and not self.checkpoint_callbacks:
@@ -273,6 +274,7 @@ class Trainer(Evaluations):
         if session is None:
             raise PacelineError(
                 "save_checkpoint writes the module that is trained, and no stage has begun",
+                code="not-running",
                 fix="call it after fit or in a hook; or torch.save(model.state_dict(), path)",
             )
         folder = saved_folder(self.ours.folder, target)

@@ -72,6 +72,7 @@ def check_module(module: Any, callbacks: Iterable[Any], bases: tuple[type, ...])
         shown = found[:8] + ([f"and {len(found) - 8} more"] if len(found) > 8 else [])
         raise PacelineError(
             "these would never be called:\n  " + "\n  ".join(shown),
+            code="hook-mismatch",
             fix="write what is named after each of them",
         )
     return [f"never called by the trainer: {line}" for line in ignored]

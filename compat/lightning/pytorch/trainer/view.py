@@ -147,6 +147,7 @@ class TrainerView(TrainerParts):
             raise PacelineError(
                 "trainer.accumulate_grad_batches is not set under manual optimization, nor beside a "
                 "GradientAccumulationScheduler",
+                code="read-only-attribute",
                 fix="one of the two",
             )
         begun = session.batches_begun > 0
@@ -339,5 +340,6 @@ class TrainerView(TrainerParts):
         """
         raise PacelineError(
             "trainer.init_module() is not offered",
+            code="not-offered",
             fix="build the model in configure_model of a TrainModule",
         )

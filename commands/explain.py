@@ -1,0 +1,92 @@
+"""``paceline explain``: the pages on codes of errors, docs/errors/CODE.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from .output import JSON, print_json
+
+_FOLDER = Path(__file__).parent.parent / "docs" / "errors"
+_INDEX = "README.md"
+_LINK = re.compile(r"\[([^]]+)\]\(([^)\s]+)\)")
+
+
+class Page(NamedTuple):
+    """What a page in docs/errors says.
+
+    Args:
+        code: Its name.
+        family: The last line of the page names it.
+        summary: The first sentence.
+        text: All of it, as plain text.
+    """
+
+    code: str
+    family: str
+    summary: str
+    text: str
+
+
+def explain(
+    code: Annotated[str, typer.Argument(help="A code, as an error names it; none lists all.")] = "",
+    as_json: JSON = False,
+) -> None:
+    """Say what the code of an error means, why it happens and how to mend it; or list all codes."""
+    if code:
+        page = _of(code)
+        if as_json:
+            print_json({"code": page.code, "summary": page.summary, "page": page.text})
+        else:
+            typer.echo(page.text)
+        return
+    pages = [read(file) for file in files()]
+    if as_json:
+        print_json([{"code": p.code, "family": p.family, "summary": p.summary} for p in pages])
+        return
+    width = max(len(page.code) for page in pages)
+    for family in sorted({page.family for page in pages}):
+        typer.echo(f"{family}")
+        for page in (page for page in pages if page.family == family):
+            typer.echo(f"  {page.code:{width}}  {page.summary}")
+
+
+def files() -> list[Path]:
+    """The pages, one for each code."""
+    return sorted(file for file in _FOLDER.glob("*.md") if file.name != _INDEX)
+
+
+def read(file: Path) -> Page:
+    """A page as plain text: links are their text, and code is indented."""
+    title, summary, *rest = file.read_text(encoding="utf-8").split("\n\n")
+    family = rest[-1].partition("Family: ")[2].strip().rstrip(".")
+    lines, inside = list[str](), False
+    for line in "\n\n".join([title, summary, *rest[:-1]]).splitlines():
+        if line.startswith("```"):
+            inside = not inside
+        else:
+            lines.append(f"    {line}".rstrip() if inside else _LINK.sub(_shown, line.lstrip("# ")))
+    return Page(file.stem, _LINK.sub(_shown, family), " ".join(summary.split()), "\n".join(lines).rstrip())
+
+
+def _shown(link: re.Match[str]) -> str:
+    text, target = link.groups()
+    return f"{text} ({target})" if "://" in target else text
+
+
+def _of(code: str) -> Page:
+    from ..errors import PacelineError, nearest
+
+    name = code.strip().lower().replace("_", "-")
+    known = {file.stem: file for file in files()}
+    if name not in known:
+        raise PacelineError(
+            f"there is no code {code!r}",
+            code="unknown-choice",
+            meant=nearest(name, known),
+            fix="paceline explain lists all codes",
+        )
+    return read(known[name])
