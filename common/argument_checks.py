@@ -115,6 +115,7 @@ def check_arguments(who: str, **given: tuple[Any, Kind]) -> None:
         Traceback (most recent call last):
         paceline.errors.PacelineError: EarlyStopping: 1 invalid argument
           patience: got 0; allowed: an integer of at least 1
+          more: paceline explain invalid-arguments
     """
     problems = [
         f"{name}: {_problem(value, kind)}"
@@ -145,6 +146,7 @@ def refuse_unknown(
         paceline.errors.PacelineError: Checkpoint has no argument 'save_top_k'
           allowed: every, keep_best
           did you mean: keep_best?
+          more: paceline explain unknown-argument
     """
     unknown, known = list(unknown), list(known)
     if not unknown:

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 import paceline
-from paceline import PacelineError
+from paceline import PacelineError, Trainer
 from paceline.__main__ import app
 from paceline.commands.explain import files, read
 from paceline.errors import explained, users_traceback
@@ -31,6 +31,7 @@ PASSED_ON = {  # how often a code is that of another error, or of a caller
     "recipes/language/data/loading.py": 1,
     "strategies/launch/forked_ranks.py": 1,
     "strategies/ranks/collectives.py": 1,
+    "trainer/config/validation.py": 1,
 }
 PAGES = {page.code: page for page in map(read, files())}
 
@@ -210,6 +211,23 @@ def test_python_and_the_command_line_print_it_last_and_once(tmp_path):
         assert done.returncode == 1
         assert done.stderr.splitlines()[-1] == explained(code)
         assert done.stderr.count(explained(code)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({"strategy": "dpp"}, "unknown-strategy"),
+        ({"precision": "bf61"}, "unknown-precision"),
+        ({"accelerator": "abacus"}, "device-not-found"),
+        ({"callbacks": ["none-such"]}, "plugin-not-usable"),
+        ({"max_steps": -1}, "invalid-arguments"),
+        ({"strategy": "dpp", "precision": "bf61"}, "invalid-arguments"),
+    ],
+)
+def test_a_report_of_one_argument_has_the_code_of_its_mistake(arguments, code):
+    with pytest.raises(PacelineError) as raised:
+        Trainer(**arguments)
+    assert raised.value.code == code
 
 
 # -- paceline explain ----------------------------------------------------------------------------

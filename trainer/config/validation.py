@@ -29,6 +29,12 @@ _COMPARED = 20
 _CHOICES = {"nonfinite": ("raise", "skip", "ignore"), "compile": (BLOCKS, *MODES)}
 
 
+class _Line(str):
+    """A problem that was an error: its code is that of the report, where there is no other problem."""
+
+    code: str | None = None
+
+
 class Findings(NamedTuple):
     """What there is to say about the arguments of a Trainer.
 
@@ -51,9 +57,9 @@ def validate_arguments(given: dict[str, Any]) -> TrainerArguments:
     """
     arguments, problems, cause = find_problems(given)
     if problems or arguments is None:
-        raise report(
-            "Trainer", [f"{name}: {text}" for name, text in problems], code="invalid-arguments"
-        ) from cause
+        lone = problems[0][1] if len(problems) == 1 else None
+        code = lone.code if isinstance(lone, _Line) and lone.code else "invalid-arguments"
+        raise report("Trainer", [f"{name}: {text}" for name, text in problems], code=code) from cause
     return arguments
 
 
@@ -189,7 +195,13 @@ def _wrong_items(name: str, value: Any) -> str:
 def _line(error: PacelineError) -> str:
     """The message of the part that reads an argument, on one line and without the argument's name."""
     first, *rest = str(error).splitlines()
-    return "; ".join([first.partition(": ")[2] or first, *(line.strip() for line in rest)])
+    return _coded(error, [first.partition(": ")[2] or first, *rest])
+
+
+def _coded(error: PacelineError, lines: list[str]) -> _Line:
+    line = _Line("; ".join(map(str.strip, lines)))
+    line.code = error.code
+    return line
 
 
 def _precision_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
@@ -214,7 +226,7 @@ def _device_problems(given: dict[str, Any], arguments: TrainerArguments | None) 
         find_environment(read.accelerator, read.devices, read.num_nodes)
     except PacelineError as error:
         name = "accelerator" if "accelerator=" in str(error) else "devices"
-        return [(name, "; ".join(line.strip() for line in str(error).splitlines()))]
+        return [(name, _coded(error, str(error).splitlines()))]
     return []
 
 

@@ -19,6 +19,7 @@ class Refused:
         Traceback (most recent call last):
         paceline.errors.PacelineError: save_hyperparameters is not needed here
           fix: delete the call
+          more: paceline explain not-offered
     """
 
     def __init__(self, what: str, fix: str) -> None:

@@ -75,6 +75,7 @@ def writing(what: str, path: Path, elsewhere: str = "write elsewhere") -> Iterat
           where: /dev/full
           got: [Errno 28] No space left on device
           fix: make room there, or write elsewhere
+          more: paceline explain cannot-write
     """
     try:
         yield

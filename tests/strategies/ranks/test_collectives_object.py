@@ -67,7 +67,7 @@ def test_a_strategy_of_several_ranks_that_reaches_no_other_is_refused():
 def test_rank_zero_alone_calls_and_the_others_get_the_result():
     zero, one = Scripted(0), Scripted(1, received=("folder", None, None))
     assert zero.on_rank_zero(lambda: "folder") == "folder"
-    assert zero.sent == [("folder", None)]
+    assert zero.sent == [("folder", None, None)]
     assert one.on_rank_zero(fails) == "folder"
 
 

@@ -147,8 +147,8 @@ def test_very_many_violations_still_fit():
     limits = [f"limit_{kind}_batches" for kind in ("train", "val", "test", "predict")]
     text = refusal(**dict.fromkeys([*counts, *limits, "seed", "log_every", "validate_every"], -2))
     assert text.startswith("Trainer: 12 invalid arguments")
-    assert len(text.splitlines()) == 9  # 12 with the traceback's head and the user's line
-    assert text.endswith("and 5 more")
+    assert len(text.splitlines()) == 8  # 12 with the traceback's head, the user's line and the code
+    assert text.endswith("and 6 more")
 
 
 @pytest.mark.parametrize(
