@@ -28,7 +28,14 @@ from paceline.commands import (
     train,
 )
 from paceline.commands.targets import WithSettings
-from paceline.errors import PacelineError, nearest, short_tracebacks, shorten_traceback, users_line
+from paceline.errors import (
+    PacelineError,
+    nearest,
+    short_tracebacks,
+    shorten_traceback,
+    users_line,
+    with_notes,
+)
 
 
 def _hyphens(name: str) -> str:
@@ -169,7 +176,7 @@ def main() -> None:
         try:
             typer.main.get_command(app)()  # app() replaces sys.excepthook
         except PacelineError as error:
-            sys.exit("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]))
+            sys.exit(f"error: {with_notes(error)}")
         except KeyboardInterrupt:
             sys.exit(130)
         except OSError as error:

@@ -23,7 +23,7 @@ _UNSET: Any = object()
 _MOST_LINES = 12
 _LONGEST_VALUE = 200
 _LONGEST_LINE = 500
-_MOST_PROBLEMS = 6  # with the traceback's head, the user's line, the rest and the code: 12 lines
+_MOST_PROBLEMS = 7  # with the traceback's head, the user's line and the code: 12 lines
 _NO_DATA = "data pointer on an invalid python storage"
 _EXPORT = (
     "a parameter that a strategy has sharded has no data of its own; it stays sharded after the run\n"
@@ -128,6 +128,17 @@ def explained(code: str) -> str:
     return f"  more: paceline explain {code}"
 
 
+def with_notes(error: BaseException) -> str:
+    """An error's message and what was added to it.
+
+    Example:
+        >>> print(with_notes(PacelineError("there is no training data", code="no-data")))
+        there is no training data
+          more: paceline explain no-data
+    """
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
+
+
 def cut(text: str, most: int = _LONGEST_VALUE) -> str:
     """A text whose lines have at most so many characters.
 
@@ -154,8 +165,9 @@ def shown(value: Any, most: int = _LONGEST_VALUE) -> str:
 
 def report(who: str, problems: list[str], noun: str = "argument", *, code: str) -> PacelineError:
     """One error of at most 12 lines for any number of problems with arguments, or other things."""
-    lines = [f"  {cut(line, _LONGEST_LINE)}" for line in problems[:_MOST_PROBLEMS]]
-    lines += [f"  and {len(problems) - _MOST_PROBLEMS} more"] if len(problems) > _MOST_PROBLEMS else []
+    most = _MOST_PROBLEMS - (len(problems) > _MOST_PROBLEMS)  # the last line is then the rest
+    lines = [f"  {cut(line, _LONGEST_LINE)}" for line in problems[:most]]
+    lines += [f"  and {len(problems) - most} more"] if len(problems) > most else []
     head = f"{len(problems)} invalid {noun}" + ("s" if len(problems) > 1 else "")
     return PacelineError("\n".join([f"{who}: {head}", *lines]), code=code)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import PacelineError
+from ..errors import PacelineError, with_notes
 
 
 def migrate(
@@ -43,6 +43,6 @@ def migrate(
         else:
             code = command.report(path, as_json, typer.echo, warn)
     except PacelineError as error:
-        warn(f"error: {error}")
+        warn(f"error: {with_notes(error)}")
         code = 2
     raise typer.Exit(code)

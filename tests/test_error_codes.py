@@ -20,7 +20,7 @@ import paceline
 from paceline import PacelineError, Trainer
 from paceline.__main__ import app
 from paceline.commands.explain import files, read
-from paceline.errors import explained, users_traceback
+from paceline.errors import explained, report, users_traceback
 from paceline.trainer.checkpoint.files.json_codec import NotPlainError
 
 ROOT = Path(paceline.__file__).parent
@@ -186,6 +186,17 @@ def test_notes_stand_above_the_code_which_is_printed_once():
     error.add_note("two")
     assert printed(error)[-3:] == ["one", "two", explained("no-data")]
     assert printed(error).count(explained("no-data")) == 1
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 40])
+def test_a_report_has_at_most_12_lines_with_its_code(count):
+    with pytest.raises(PacelineError) as raised:
+        raise report("Trainer", [f"one{n}: got 0" for n in range(count)], code="invalid-arguments")
+    lines = users_traceback(raised.value).splitlines()
+    assert len(lines) <= 12
+    named = [line for line in lines if line.endswith(": got 0")]
+    rest = [line for line in lines if line == f"  and {count - len(named)} more"]
+    assert len(named) == count or rest
 
 
 @pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])

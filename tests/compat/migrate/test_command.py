@@ -92,7 +92,8 @@ def test_a_file_that_is_no_python_is_named_and_others_are_read(content, said, pr
 def test_there_is_no_such_file(tmp_path):
     done = run(tmp_path / "none.py")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == f"error: {tmp_path / 'none.py'}: no such file or folder\n"
+    said = f"error: {tmp_path / 'none.py'}: no such file or folder\n"
+    assert done.stderr == f"{said}  more: paceline explain file-not-found\n"
 
 
 def test_a_notebook_is_refused(tmp_path):
@@ -173,7 +174,8 @@ def test_a_file_that_cannot_be_written_stays(program, monkeypatch):
     monkeypatch.setattr(command.os, "fsync", full)
     done = run(program, "--write", "--yes")
     assert done.exit_code == 2
-    assert done.stderr == f"error: {program} cannot be written: No space left on device\n"
+    said = f"error: {program} cannot be written: No space left on device\n"
+    assert done.stderr == f"{said}  more: paceline explain cannot-write\n"
     assert [(p.name, p.read_bytes()) for p in program.parent.iterdir()] == [("train.py", before)]
 
 
