@@ -19,12 +19,11 @@ from paceline.commands import (
     doctor,
     environment,
     estimate,
-    explain,
     launch,
     migrate,
+    pages,
     pictures,
     recipes,
-    skills,
     train,
 )
 from paceline.commands.targets import WithSettings
@@ -106,10 +105,10 @@ for _command in (
     pictures.report,
     migrate.migrate,
     environment.plugins,
-    skills.skills,
+    pages.skills,
     environment.env,
     doctor.doctor,
-    explain.explain,
+    pages.explain,
 ):
     app.command()(_command)
 app.command("plot-lr")(pictures.plot_lr)

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 import paceline
-from paceline.commands.explain import files, read
+from paceline.commands.pages import files, read
 
 INDEX = Path(paceline.__file__).parent / "docs" / "errors" / "README.md"
 _HEAD = """\

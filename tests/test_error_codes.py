@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import paceline
 from paceline import PacelineError, Trainer
 from paceline.__main__ import app
-from paceline.commands.explain import files, read
+from paceline.commands.pages import files, read
 from paceline.errors import explained, report, users_traceback
 from paceline.trainer.checkpoint.files.json_codec import NotPlainError
 

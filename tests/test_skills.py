@@ -7,9 +7,9 @@ import pytest
 
 from paceline import PacelineError
 from paceline.__main__ import app
-from paceline.commands.skills import FOLDER
+from paceline.commands.pages import SKILLS
 
-FILES = sorted(FOLDER.glob("*.md"))
+FILES = sorted(SKILLS.glob("*.md"))
 
 
 def run(*arguments):

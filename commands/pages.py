@@ -1,4 +1,4 @@
-"""``paceline explain``: the pages on codes of errors, docs/errors/CODE.md."""
+"""``paceline explain`` and ``paceline skills``: pages that the package carries, of docs/."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from .output import JSON, print_json
+from .output import JSON, print_json, print_table
 
-_FOLDER = Path(__file__).parent.parent / "docs" / "errors"
+_PAGES = Path(__file__).parent.parent / "docs"
+_ERRORS = _PAGES / "errors"
+SKILLS = _PAGES / "skills"
 _INDEX = "README.md"
 _LINK = re.compile(r"\[([^]]+)\]\(([^)\s]+)\)")
 
@@ -54,9 +56,39 @@ def explain(
             typer.echo(f"  {page.code:{width}}  {page.summary}")
 
 
+def skills(
+    name: Annotated[str | None, typer.Argument(help="Print this one.", show_default=False)] = None,
+    as_json: JSON = False,
+) -> None:
+    """List what coding agents can read about working with this package, or print one of them.
+
+    A skill is Markdown after a name and a description: `paceline skills NAME > SKILL.md`.
+    """
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(SKILLS.glob("*.md"))}
+    if name is None:
+        rows = [(one, _description(text)) for one, text in texts.items()]
+        if as_json:
+            print_json([{"name": one, "description": about} for one, about in rows])
+        else:
+            print_table(("skill", "what it is for"), rows)
+    elif name not in texts:
+        from ..errors import PacelineError, nearest
+
+        raise PacelineError(
+            f"there is no skill {name!r}",
+            code="unknown-choice",
+            allowed=", ".join(texts),
+            meant=nearest(name, texts),
+        )
+    elif as_json:
+        print_json({"name": name, "description": _description(texts[name]), "text": texts[name]})
+    else:
+        typer.echo(texts[name], nl=False)
+
+
 def files() -> list[Path]:
     """The pages, one for each code."""
-    return sorted(file for file in _FOLDER.glob("*.md") if file.name != _INDEX)
+    return sorted(file for file in _ERRORS.glob("*.md") if file.name != _INDEX)
 
 
 def read(file: Path) -> Page:
@@ -90,3 +122,9 @@ def _of(code: str) -> Page:
             fix="paceline explain lists all codes",
         )
     return read(known[name])
+
+
+def _description(text: str) -> str:
+    """The description of a skill's front matter."""
+    (line,) = (one for one in text.splitlines()[:4] if one.startswith("description: "))
+    return line.removeprefix("description: ")
