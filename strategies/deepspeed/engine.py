@@ -29,7 +29,7 @@ from ..trained import TrainedChange
 from . import internals, nvme, zero_matrices, zero_state
 from .config import make_config, read_config
 from .estimate import ZeroDescription
-from .library import import_deepspeed
+from .library import check_installed, import_deepspeed
 from .manual_gradients import ManualGradients
 from .weights import ZeroWeights
 from .written_parameters import WrittenParameters
@@ -117,6 +117,9 @@ class DeepSpeed(Distributed):
         self.weights = ZeroWeights(self.collectives, self.stage, self.offload, self._factor_left)
         if self.stage == 3:
             self.around_hooks = ParameterAccess(self.name, partitioned, lambda: self._module)
+
+    def check_training(self) -> None:
+        check_installed()
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
         kept = vars(module).pop(zero_state.HELD, None)

@@ -5,12 +5,32 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from ...errors import PacelineError
 from . import internals
+
+
+def check_installed() -> None:
+    """See that it is there, before ranks are started.
+
+    Raises:
+        PacelineError: where it is not installed.
+    """
+    if find_spec("deepspeed") is None:
+        raise _not_installed("no package deepspeed")
+
+
+def _not_installed(got: str) -> PacelineError:
+    return PacelineError(
+        "strategy deepspeed needs DeepSpeed, which is not installed",
+        code="package-missing",
+        got=got,
+        fix="pip install deepspeed (Linux), or strategy='fsdp'",
+    )
 
 
 def import_deepspeed(device: torch.device) -> Any:
@@ -26,12 +46,7 @@ def import_deepspeed(device: torch.device) -> Any:
     try:
         import deepspeed
     except ImportError as error:
-        raise PacelineError(
-            "strategy deepspeed needs DeepSpeed, which is not installed",
-            code="package-missing",
-            got=str(error),
-            fix="pip install deepspeed (Linux), or strategy='fsdp'",
-        ) from None
+        raise _not_installed(str(error)) from None
     from deepspeed.utils import logger
 
     logger.setLevel(logging.ERROR)
