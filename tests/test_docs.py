@@ -118,7 +118,7 @@ def test_code_blocks_run(page, monkeypatch):
 
 
 def test_links_lead_somewhere():
-    for page in [*PAGES, "CONTRIBUTING.md", "AGENTS.md"]:
+    for page in [*PAGES, "CONTRIBUTING.md", "AGENTS.md", "SECURITY.md"]:
         for link, anchor in re.findall(r"\]\(([^)#:\s]+)(?:#([^)]*))?\)", (ROOT / page).read_text()):
             target = (ROOT / page).parent / link
             assert target.exists(), f"{page}: {link}"
