@@ -35,7 +35,16 @@ BUILT_IN_CALLBACKS = frozenset(
         *("freeze", "gradientaccumulationscheduler", "json", "jsonl", "jsonlogger"),
         *("kubeflow", "kubeflowstatus"),
         *("lambdacallback", "learningratemonitor", "lookahead", "lossspikes", "mlflow", "modelsummary"),
-        *("norms", "predictionwriter", "profiler", "progress", "ray", "rayreport", "replicacheck"),
+        *(
+            "norms",
+            "optunapruning",
+            "predictionwriter",
+            "profiler",
+            "progress",
+            "ray",
+            "rayreport",
+            "replicacheck",
+        ),
         *("sampleimages", "steprecord", "stragglers", "swa", "tensorboard"),
         *("throughput", "timer", "trackio", "wandb", "weightaverage"),
     )

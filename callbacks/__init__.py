@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .monitors.stragglers import Stragglers
     from .monitors.throughput import Throughput
     from .monitors.timer import Timer
+    from .optuna_pruning import OptunaPruning
     from .pictures.confusion_matrix import ConfusionMatrix
     from .pictures.curves import Curves
     from .pictures.sample_images import SampleImages
@@ -77,6 +78,7 @@ __all__ = [
     "MLflow",
     "ModelSummary",
     "Norms",
+    "OptunaPruning",
     "PredictionWriter",
     "Profiler",
     "Progress",
@@ -127,6 +129,7 @@ _HOMES = {
     "Lookahead": "averages.lookahead",
     "LossSpikes": "monitors.loss_spikes",
     "Norms": "monitors.norms",
+    "OptunaPruning": "optuna_pruning",
     "PredictionWriter": "prediction_writer",
     "Profiler": "monitors.profiler",
     "Progress": "progress",

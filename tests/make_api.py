@@ -58,6 +58,7 @@ SUBJECTS: dict[Any, dict[str, tuple[str, ...]]] = {
         "callbacks": (
             *("Checkpoint", "EarlyStopping", "EMA", "SWA", "WeightAverage", "Lookahead", "Freeze"),
             *("BatchSizeScheduler", "GradientAccumulationScheduler", "LossSpikes", "Evaluator"),
+            "OptunaPruning",
         ),
         "callbacks_own": (
             *(

@@ -27,6 +27,7 @@ ELSEWHERE = {
     "docs/zh/quick-start.md": "tests/test_docs.py",
     "docs/promises/laptop-cpu.md": "tests/doctor",
     "docs/guides/devices.md": "tests/strategies/launch",
+    "docs/guides/hyper-parameters.md": "tests/test_hyper_parameters.py",
     "docs/guides/slurm.md": "tests/strategies/launch/test_slurm.py",
     "docs/guides/failures.md": "tests/tools/debug/test_replay.py",
     "docs/guides/diff.md": "tests/tools/debug/test_diff.py",

@@ -12,7 +12,7 @@ HEAVY = (
     *("torch.distributed.checkpoint", "torch.distributed.pipelining", "torch.onnx", "sympy"),
     *("deepspeed", "matplotlib", "PIL", "pandas", "sklearn", "scipy", "torchmetrics", "torchao"),
     *("transformers", "datasets", "lightning", "accelerate", "peft", "ray", "wandb", "mlflow"),
-    *("IPython", "rich", "typer", "selenium", "pytest", "s3fs", "tqdm.auto"),
+    *("IPython", "optuna", "onnx", "rich", "typer", "selenium", "pytest", "s3fs", "tqdm.auto"),
 )
 AT_FIRST_USE = ("pydantic", "psutil", "tensorboard", "safetensors", "yaml", "numpy.testing")
 BY_HAND = """
