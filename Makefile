@@ -1,7 +1,7 @@
 # `make` prints these targets.
 export OMP_NUM_THREADS ?= 1
 PYTHON ?= python3
-EXTRAS = test,recipes,notebook,trackers,cli,docs,neighbours,s3,store,ray,optuna,finetuning,release,torchao
+EXTRAS = test,recipes,notebook,trackers,cli,docs,neighbours,s3,store,ray,optuna,finetuning,release,onnx,torchao
 
 .PHONY: help setup setup-all test test-launch test-rest test-oldest test-newest test-all test-cost check mutants figures lint docs site bench
 

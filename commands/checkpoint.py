@@ -15,6 +15,7 @@ import typer
 
 from ..errors import PacelineError
 from .output import JSON, bytes_bar, print_json, print_table
+from .program import ProgramFormat, export_run
 
 _SOURCE = Annotated[
     Path, typer.Argument(help="A checkpoint, or a run: its best, else its latest checkpoint.")
@@ -44,6 +45,12 @@ def export(
     to: Annotated[
         _Form, typer.Option(help="For whom: hf: from_pretrained; torch, dcp: with the optimizer's state.")
     ] = _Form.SAFETENSORS,
+    program: Annotated[
+        ProgramFormat | None,
+        typer.Option(
+            "--format", help="In place of weights: forward as a program, model.onnx or model.pt2."
+        ),
+    ] = None,
     merged: Annotated[
         bool, typer.Option("--merged", help="The base with its adapter merged in, for from_pretrained.")
     ] = False,
@@ -62,8 +69,16 @@ def export(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --hub: show what would be sent, and send nothing.")
     ] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="With --format: build what another user's or host's run names.")
+    ] = False,
 ) -> None:
-    """Write a checkpoint's weights, or its training state, for use without this package."""
+    """Write a checkpoint's weights, its training state, or its forward, for use without this package."""
+    if program is not None:
+        if to is not _Form.SAFETENSORS or merged or dtype or gguf or hub:
+            raise PacelineError("--format writes a program, and other options are for weights")
+        export_run(source, folder, program, submodule, trust)
+        return
     from ..trainer.checkpoint.export import export_checkpoint, export_merged, pretrained_part
     from ..trainer.checkpoint.listing import one_checkpoint
 

@@ -89,7 +89,7 @@ COMMANDS = {
     "checkpoint show": [["checkpoint", "show", RUN]],
     "checkpoint verify": [["checkpoint", "verify", RUN]],
     "checkpoint consolidate": [["checkpoint", "consolidate", RUN, "consolidated"]],
-    "export": [["export", RUN, "exported"]],
+    "export": [["export", RUN, "exported"], ["export", RUN, "program", "--format", "torch"]],
     "chat": [["chat", RUN]],
     "plot": [["plot", RUN, OTHER, "--out", "plot.png"]],
     "report": [["report", RUN, OTHER]],

@@ -103,7 +103,7 @@ class VisionTransformer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         tokens = self.patches(images).flatten(2).transpose(1, 2)
-        tokens = torch.cat([self.class_token.expand(len(tokens), -1, -1), tokens], dim=1)
+        tokens = torch.cat([self.class_token.expand(tokens.shape[0], -1, -1), tokens], dim=1)
         tokens = self.blocks(self.drop(tokens + self.positions))
         logits: Tensor = self.head(self.norm(tokens[:, 0]))
         return logits
