@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
+from contextlib import redirect_stdout
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +16,7 @@ import typer
 
 from ..errors import PacelineError
 from .output import JSON, bytes_bar, print_json, print_table
-from .program import ProgramFormat, export_run
+from .targets import load_target, require_own_folder
 
 _SOURCE = Annotated[
     Path, typer.Argument(help="A checkpoint, or a run: its best, else its latest checkpoint.")
@@ -32,6 +33,11 @@ class _Form(StrEnum):
     DCP = "dcp"
 
 
+class _Program(StrEnum):
+    ONNX = "onnx"
+    TORCH = "torch"
+
+
 class _Dtype(StrEnum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
@@ -46,7 +52,7 @@ def export(
         _Form, typer.Option(help="For whom: hf: from_pretrained; torch, dcp: with the optimizer's state.")
     ] = _Form.SAFETENSORS,
     program: Annotated[
-        ProgramFormat | None,
+        _Program | None,
         typer.Option(
             "--format", help="In place of weights: forward as a program, model.onnx or model.pt2."
         ),
@@ -77,7 +83,7 @@ def export(
     if program is not None:
         if to is not _Form.SAFETENSORS or merged or dtype or gguf or hub:
             raise PacelineError("--format writes a program, and other options are for weights")
-        export_run(source, folder, program, submodule, trust)
+        _export_program(source, folder, program, submodule, trust)
         return
     from ..trainer.checkpoint.export import export_checkpoint, export_merged, pretrained_part
     from ..trainer.checkpoint.listing import one_checkpoint
@@ -201,6 +207,70 @@ def _send(folder: Path, repository: str, private: bool, dry_run: bool) -> None:
             fix=f"hf auth login, and hf upload {repository} {folder}",
         ) from None
     typer.echo(str(sent))
+
+
+def _export_program(source: Path, folder: Path, form: _Program, submodule: str | None, trust: bool) -> None:
+    """Build a run's module and its data as ``paceline validate`` does, and write its forward.
+
+    Args:
+        source: A run, or one of its checkpoints.
+        folder: Where the file goes.
+        form: Which file.
+        submodule: Only this part, by its dotted name.
+        trust: Whether the folder may be of another user.
+
+    Raises:
+        PacelineError: where the run cannot be built again, and where the program is not the module's.
+    """
+    from ..tools.exported_program import export_program, find_call
+    from ..trainer.checkpoint.listing import one_checkpoint
+
+    checkpoint = one_checkpoint(source)
+    run = checkpoint.parent.parent
+    require_own_folder(str(run), trust)
+    with redirect_stdout(sys.stderr):  # the lines of the evaluation
+        experiment = _experiment(run)
+        part, call = find_call(experiment.module, submodule, lambda: _evaluate(experiment, checkpoint))
+        done = export_program(experiment.module, part, call, folder, form.value)
+    typer.echo(str(done.file))
+    what = f"{type(experiment.module).__name__}{'.' * bool(part)}{part}({done.inputs})"
+    typer.echo(
+        f"{what}: batches of {', '.join(map(str, done.sizes))} samples differ from the module's output "
+        f"by at most {done.difference:.2g}",
+        err=True,
+    )
+    if done.fixed:
+        typer.echo(f"the batch size is fixed: {done.fixed}", err=True)
+
+
+def _experiment(run: Path) -> Any:
+    """What was trained, with a Trainer that evaluates one batch and writes nothing."""
+    from .. import Trainer
+
+    if not (run / "config.yaml").is_file():
+        raise PacelineError("there is no config.yaml beside the checkpoint", where=str(run))
+    loaded = load_target(str(run), None, ["trainer.devices=1"])
+    experiment = loaded.recipe.build_experiment(loaded.checked())
+    one = dict.fromkeys(("limit_val_batches", "limit_test_batches", "limit_predict_batches"), 1)
+    quiet = Trainer(
+        accelerator="cpu", devices=1, progress=False, loggers=False, checkpoint=False, run_dir=None, **one
+    )
+    return replace(experiment, trainer=quiet)
+
+
+def _evaluate(experiment: Any, checkpoint: Path) -> None:
+    """Load the weights that evaluations use, and call a step on its first batch."""
+    from ..trainer.module import is_overridden
+
+    verbs = ("validate", "test", "predict")
+    steps = ("validation_step", "test_step", "predict_step")
+    for verb, step in zip(verbs, steps, strict=True):
+        if is_overridden(experiment.module, step):
+            experiment.evaluate(verb, checkpoint)
+            return
+    raise PacelineError(
+        f"{type(experiment.module).__name__} has no validation_step, which shows how forward is called"
+    )
 
 
 def _copy_tokenizer(checkpoint: Path, folder: Path) -> None:

@@ -190,7 +190,7 @@ def _resized(call: Any, size: int, count: int) -> Any:
 
 def _traced(target: nn.Module, call: _CALL, batch: int | None = None) -> torch.export.ExportedProgram:
     """The program; with ``batch`` the first dimension of tensors of so many samples is free."""
-    shapes = None
+    shapes: Any = None
     if batch is not None:
         shapes = torch.export.ShapesCollection()
         dimension = torch.export.Dim("batch")
