@@ -10,8 +10,8 @@ import types
 from pathlib import Path
 
 import pytest
-from helpers.pages import AFTER_CODE, blocks
-from helpers.sessions import run_session
+from helpers.pages import AFTER_CODE, blocks, without_figures
+from helpers.sessions import forked_programs, run_session, run_shell
 
 import paceline
 from paceline.__main__ import app
@@ -22,6 +22,11 @@ SESSIONS = ("docs/reference/commands.md",)
 """Pages whose commands are one session, from an empty folder on."""
 A_RECIPE = "docs/extending/recipe.md"
 """Its command runs its first block of code, in a file."""
+TUTORIALS = tuple(
+    f"docs/tutorials/{name}.md"
+    for name in ("own-loop", "one-device-to-many", "a-machine-that-can-be-taken-away")
+)
+"""Their blocks are files, commands, and what those print, one after another."""
 ELSEWHERE = {
     "docs/quick-start.md": "tests/test_quick_start.py",
     "docs/zh/quick-start.md": "tests/test_docs.py",
@@ -52,7 +57,13 @@ def run_all(folder: Path, page: str, how: str = "pipe") -> list[dict[str, object
 
 def test_every_page_with_commands_is_run_somewhere():
     pages = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
-    assert {page for page in pages if commands(page)} == {*SESSIONS, *AFTER_CODE, A_RECIPE, *ELSEWHERE}
+    assert {page for page in pages if commands(page)} == {
+        *SESSIONS,
+        *AFTER_CODE,
+        *TUTORIALS,
+        A_RECIPE,
+        *ELSEWHERE,
+    }
     assert all((ROOT / tests).exists() for tests in ELSEWHERE.values())
 
 
@@ -86,6 +97,60 @@ def test_the_recipe_of_its_page_takes_settings_from_the_command_line(tmp_path):
     config = paceline.Run(tmp_path / "runs" / "net" / "1").config
     assert config["config"]["learning_rate"] == 0.01
     assert config["module"]["hparams"]["width"] == 256
+
+
+def copy_page(page: str, folder: Path, more: str = "") -> str:
+    """Save the files of a tutorial and run its commands in a new folder; all that they have printed."""
+    programs = forked_programs(folder / "programs", more)
+    text, every, printed = (ROOT / page).read_text(), "", ""
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        if language == "python":
+            name, more_of_it = re.match(r"# (\w+\.py)(, at the end)?\n", block).groups()
+            with (folder / name).open("a" if more_of_it else "x") as file:
+                file.write(block)
+        elif language == "sh":
+            printed = run_shell(block, folder, programs)
+            every += printed
+        else:
+            assert without_steps(block) in without_steps(printed), printed
+    return every
+
+
+def without_steps(text: str) -> str:
+    """Which checkpoint was complete when a run was killed differs too."""
+    return re.sub(r"step-\d+", "step-#", without_figures(text))
+
+
+def last_values(folder: Path, run: str) -> dict[str, float]:
+    metrics = paceline.Run(folder / "runs" / run).metrics
+    return {name: one.values[-1] for name, one in metrics.items() if name.startswith("val/")}
+
+
+@pytest.mark.launch  # for its length
+def test_the_tutorial_on_a_loop_has_the_losses_of_the_loop(tmp_path):
+    printed = copy_page(TUTORIALS[0], tmp_path)
+    (loop,) = re.findall(r"^epoch 3, step 135: loss (\S+)  accuracy (\S+)$", printed, re.MULTILINE)
+    ours = last_values(tmp_path, "digits/1")
+    assert [f"{ours['val/loss']:.4f}", f"{ours['val/accuracy']:.4f}"] == [*loop]
+    assert printed.count("the same\n") == 12  # four weights, in three runs of the script
+    assert all(made.exists() for made in (tmp_path / "report.html", tmp_path / "runs/digits/1/curves.png"))
+
+
+@pytest.mark.launch  # for its length
+def test_the_tutorial_on_devices_has_the_same_numbers_on_all_of_them(tmp_path):
+    printed = copy_page(TUTORIALS[1], tmp_path, "deepspeed")
+    assert printed.count("every compared step is the same\n") == 3
+    one, *others = (last_values(tmp_path, f"digits/{number}") for number in range(1, 5))
+    for several in others:
+        assert several == pytest.approx(one, abs=1e-5)
+
+
+@pytest.mark.launch  # for its length
+def test_the_tutorial_on_machines_ends_as_the_run_that_nothing_happened_to(tmp_path):
+    copy_page(TUTORIALS[2], tmp_path)
+    whole, spot, moved = (last_values(tmp_path, f"{name}/1") for name in ("whole", "spot", "moved"))
+    assert spot == whole
+    assert moved == pytest.approx(whole, abs=1e-5)
 
 
 def test_the_page_about_commands_has_all_of_them():

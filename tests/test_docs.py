@@ -38,14 +38,9 @@ AS_SCRIPT = (  # their blocks start ranks
 AS_PACKAGE = "docs/extending/plugins.md"  # files of a package: test_plugin_package.py installs it
 AS_PROGRAMS = "docs/guides/hyper-parameters.md"  # test_hyper_parameters.py runs them
 AS_NOTEBOOK = "docs/guides/notebook.md"  # its blocks are cells: test_notebook.py runs them
-ELSEWHERE = (
-    *SHELL,
-    *AS_SCRIPT,
-    AS_PACKAGE,
-    AS_PROGRAMS,
-    AS_NOTEBOOK,
-    *AFTER_CODE,
-)  # test_commands_of_the_docs.py
+AS_FILES = tuple(page for page in PAGES if page.startswith("docs/tutorials/"))
+# test_commands_of_the_docs.py
+ELSEWHERE = (*SHELL, *AS_SCRIPT, AS_PACKAGE, AS_PROGRAMS, AS_NOTEBOOK, *AFTER_CODE, *AS_FILES)
 
 
 def as_script(page: str, folder: Path) -> Outcome:

@@ -28,5 +28,5 @@ def programs(page: Path) -> dict[str, str]:
 
 
 def without_figures(text: str) -> str:
-    """Losses differ a little on other machines, speed and memory everywhere."""
-    return re.sub(r"[\d.]+k? samples/s|\d+\.\d+", "#", text)
+    """Losses differ a little on other machines; speed, memory and the time left everywhere."""
+    return re.sub(r"[\d.]+k? samples/s|ETA [\d:]+|\d+\.\d+", "#", text)

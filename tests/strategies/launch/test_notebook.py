@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
-from helpers.notebooks import Notebook
+from helpers.jobs import load_job
+from helpers.notebooks import Notebook, nbformat
 from helpers.ranks import run_ranks
+from helpers.sessions import forked_programs
 from safetensors.torch import load_file
 
 import paceline
@@ -327,3 +330,23 @@ def test_the_page_about_notebooks_runs_in_one(forking, tmp_path):
         cell = forking.run(block)
         assert cell.error is None, cell.all
     assert "2 devices (cpu), strategy fsdp" in (tmp_path / "runs/line/2/log.txt").read_text()
+
+
+TUTORIALS = load_job(Path(paceline.__file__).parent / "tests" / "make_notebooks.py").notebooks()
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in TUTORIALS])
+def test_a_notebook_of_the_tutorials_is_its_page_and_runs(path, forking, tmp_path):
+    assert path.read_text() == TUTORIALS[path], "python tests/make_notebooks.py"
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    programs = forked_programs(tmp_path / "programs")
+    forking.run(f"%reset -f\n%cd {tmp_path}\n%env PATH={programs}:{os.environ['PATH']}")
+    printed = ""
+    for one in notebook.cells:
+        if one.cell_type == "code":
+            cell = forking.run(one.source)
+            assert cell.error is None, cell.all
+            printed += cell.printed.replace("\r", "")  # a command of a cell has a terminal
+    said, times = {"own-loop": ("the same\n", 4)}.get(path.stem, ("every compared step is the same\n", 3))
+    assert printed.count(said) == times, printed
