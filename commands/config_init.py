@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Collection, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import PacelineError, shown
+from .output import print_json
 
 if TYPE_CHECKING:
     from ..compat.configs.reading import Note, Reading
@@ -163,7 +163,7 @@ def _from(source: Path, file: Path, flags: set[str], as_json: bool, prompts: boo
         write_text(file, config_text(reading.trainer, head, _left(reading), settings))
     if as_json:
         written = None if reading.refused else str(file)
-        typer.echo(json.dumps(reading.as_dict() | {"file": written}, indent=1))
+        print_json(reading.as_dict() | {"file": written})
     else:
         typer.echo("\n".join(_table(reading)))
     if reading.refused:

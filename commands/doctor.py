@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
@@ -11,6 +10,8 @@ from types import FrameType
 from typing import Annotated
 
 import typer
+
+from .output import JSON, print_json
 
 
 def doctor(
@@ -37,7 +38,7 @@ def doctor(
         int | None, typer.Option(min=0, help="Loader workers of each rank; else 8, or one a processor.")
     ] = None,
     timeout: Annotated[float, typer.Option(min=1.0, help="Seconds that one check may take.")] = 60.0,
-    as_json: Annotated[bool, typer.Option("--json", help="As a JSON object.")] = False,
+    as_json: JSON = False,
 ) -> None:
     """Check that training works here, by training a little on real ranks.
 
@@ -71,7 +72,7 @@ def doctor(
         found = table.as_data(
             findings, version=__version__, ranks=ranks, device=kind, seconds=round(seconds, 1)
         )
-        typer.echo(json.dumps(found, indent=1))
+        print_json(found)
     else:
         where = f"{ranks} rank{'s' * (ranks != 1)} on {kind}" if ranks else "no ranks"
         heading = f"paceline {__version__}: {where}, in {seconds:.0f} s"

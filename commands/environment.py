@@ -1,15 +1,15 @@
-"""``paceline env`` and ``paceline plugins``."""
+"""``paceline env`` and ``paceline plugins``: what is installed here."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 
+from .output import JSON, print_json
 
-def env(as_json: Annotated[bool, typer.Option("--json", help="As a JSON object.")] = False) -> None:
+
+def env(as_json: JSON = False) -> None:
     """Show versions, devices, limits, the commit and the variables that matter; secrets are masked.
 
     Each run keeps the same in its env.json, under `machine`.
@@ -17,18 +17,19 @@ def env(as_json: Annotated[bool, typer.Option("--json", help="As a JSON object."
     from ..trainer.run.environment_report import environment_report, report_text
 
     report = environment_report()
-    typer.echo(json.dumps(report, indent=1) if as_json else report_text(report))
+    if as_json:
+        print_json(report)
+    else:
+        typer.echo(report_text(report))
 
 
-def plugins(
-    as_json: Annotated[bool, typer.Option("--json", help="As a JSON list.")] = False,
-) -> None:
+def plugins(as_json: JSON = False) -> None:
     """List the callbacks, loggers and strategies of other packages; none is imported."""
     from ..plugins import installed, table
 
     found = installed()
     if as_json:
-        typer.echo(json.dumps([asdict(plugin) for plugin in found], indent=1))
+        print_json([asdict(plugin) for plugin in found])
     elif found:
         typer.echo("\n".join(table(found)))
     else:

@@ -10,12 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
+from ..common.json_text import json_text
+
 JSON = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
 def print_json(value: Any) -> None:
     """A value as JSON."""
-    typer.echo(json.dumps(value, indent=1, default=str))
+    typer.echo(json_text(value))
 
 
 def shown_value(value: Any) -> str:

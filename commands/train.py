@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import PacelineError
+from .output import JSON, print_json
 from .recipes import show
 from .targets import CONFIG, SETTINGS, TARGET, is_script, load_target, weights_for
 
@@ -26,7 +26,6 @@ _WEIGHTS = Annotated[
         "of its name."
     ),
 ]
-_JSON = Annotated[bool, typer.Option("--json", help="The values as a JSON object.")]
 
 
 def _help(context: typer.Context, wanted: bool) -> None:
@@ -99,7 +98,7 @@ def _evaluation(verb: str, about: str) -> Callable[..., None]:
         settings: SETTINGS = None,
         config: CONFIG = None,
         weights: _WEIGHTS = None,
-        as_json: _JSON = False,
+        as_json: JSON = False,
     ) -> None:
         experiment, run = _experiment(target, config, settings)
         with redirect_stdout(sys.stderr) if as_json else nullcontext():  # the run's own lines
@@ -108,7 +107,7 @@ def _evaluation(verb: str, about: str) -> Callable[..., None]:
             if experiment.trainer.is_global_zero:
                 _name_weights(found)
         if as_json and experiment.trainer.is_global_zero:
-            typer.echo(json.dumps(values, indent=1))
+            print_json(values)
 
     evaluate.__name__, evaluate.__doc__ = verb, about
     return evaluate

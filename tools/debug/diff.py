@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 
 from ...callbacks.loggers.flat import flat_config
 from ...callbacks.monitors.step_record import read_record
+from ...common.json_text import json_text
 from ...trainer.run.facts import values_over
 from ...trainer.run.run import Run
 
@@ -32,7 +32,7 @@ _ENVIRONMENT = (
     "resumed",
 )
 _LAYOUT = ("trainer.strategy", "trainer.precision", "trainer.accumulate", "world", "accelerator")
-_MEANINGS = {
+MEANINGS = {
     "samples": "data: other samples, or another order",
     "random": "random state: other seeds, or another number of draws",
     "loss": "loss",
@@ -63,7 +63,8 @@ class FirstStep:
         a, b: What each run has there; of checksums the numbers themselves say nothing.
         also: What else differs at that step.
         rank: The first rank with a learning rate that is not rank 0's, by run; -1: none.
-        beyond_rounding: The first step whose losses differ by more than ``ROUNDING``; None: no step.
+        beyond_rounding: The first step whose losses differ by more than ``ROUNDING``, 1e-5 of
+            the larger one; None: no step.
     """
 
     step: int
@@ -80,12 +81,13 @@ class Difference:
     """What two runs differ in.
 
     Attributes:
-        config, environment: Settings that differ, by dotted name; None where a run does not have one.
+        config, environment: Settings that differ: the dotted name, then what each run has, None where it
+            has none.
         steps: How many steps of each are recorded.
         compared: How many of them both have.
         first: The first step that differs; None where all are the same.
         other_layout: Whether their strategies, ranks, devices or precisions differ: losses and norms
-            that are no more than ``ROUNDING`` apart are the same then.
+            that are no more than ``ROUNDING``, 1e-5, apart are the same then.
         tensor: The first tensor that differs, in words, where the step was repeated.
 
     Example:
@@ -108,7 +110,7 @@ class Difference:
 
     def as_json(self) -> str:
         """All of it as a JSON object."""
-        return json.dumps(_plain(asdict(self)), indent=1, default=str)
+        return json_text(asdict(self))
 
     def __str__(self) -> str:
         lines = [*_table("config", self.config), *_table("environment", self.environment)]
@@ -125,15 +127,6 @@ class Difference:
 
 
 _NOTHING = "there is no step that both runs have recorded"
-
-
-def _plain(value: Any) -> Any:
-    """What is not finite as a string: JSON has no number for it."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def compare(a: Run, b: Run) -> Difference:
@@ -182,7 +175,7 @@ def _changed(a: dict[str, Any], b: dict[str, Any], ignored: tuple[str, ...] = ()
 
 def _first(a: _Rows, b: _Rows, tolerance: float) -> FirstStep | None:
     differs = {}
-    for what in _MEANINGS:
+    for what in MEANINGS:
         x, y = a[what], b[what]
         same = (x == y) | ((x != x) & (y != y))
         if what in ("loss", "gradient_norm"):
@@ -233,14 +226,14 @@ def _text(value: Any) -> str:
 
 
 def _described(first: FirstStep) -> list[str]:
-    lines = [f"first difference: step {first.step}, {_MEANINGS[first.what]}"]
+    lines = [f"first difference: step {first.step}, {MEANINGS[first.what]}"]
     if first.what not in ("samples", "random") and first.a != first.b:
         apart = abs(first.a - first.b) / max(abs(first.a), abs(first.b), 1e-300)
         lines[0] += f" {first.a:.9g} and {first.b:.9g}"
         if math.isfinite(apart):
             lines[0] += f", {apart:.1e} apart"
     if first.also:
-        lines.append(f"  at that step also: {', '.join(_MEANINGS[what] for what in first.also)}")
+        lines.append(f"  at that step also: {', '.join(MEANINGS[what] for what in first.also)}")
     for run, rank in zip("AB", first.rank, strict=True):
         if rank >= 0:
             lines.append(f"  run {run}: rank {rank} has another learning rate than rank 0")
