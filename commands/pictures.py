@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from .output import JSON, print_json
 
 
 def plot(
@@ -26,12 +29,23 @@ def plot(
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs, or folders above.")],
-    out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The page: report.html; with --json none, unless this is given."),
+    ] = None,
+    as_json: JSON = False,
 ) -> None:
     """Write one HTML page about runs: charts, values, differences, checkpoints, warnings."""
-    from ..tools.report.page import write_report
+    from ..tools.report.page import write_page
+    from ..tools.report.plain import report_of
+    from ..tools.report.summary import summarize
+    from ..trainer.run.find import find_runs
 
-    typer.echo(write_report(runs, out))
+    found = summarize(find_runs(runs))
+    if out is not None or not as_json:
+        typer.echo(write_page(found, out or "report.html"), err=as_json)
+    if as_json:
+        print_json(asdict(report_of(found)))
 
 
 def plot_lr(

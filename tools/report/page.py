@@ -43,8 +43,13 @@ def write_report(paths: Sequence[str | Path], out: str | Path = "report.html") -
     Raises:
         PacelineError: where there is no run, and where the page cannot be written.
     """
+    return write_page(summarize(find_runs(paths)), out)
+
+
+def write_page(runs: Sequence[RunSummary], out: str | Path = "report.html") -> Path:
+    """The same of runs that were read already."""
     page = Path(out) / "report.html" if as_path(out, "report").is_dir() else Path(out).expanduser()
-    text = build_page(summarize(find_runs(paths)))
+    text = build_page(runs)
     with writing("the report", page):
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(text, encoding="utf-8", errors="replace")

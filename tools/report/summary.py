@@ -25,12 +25,12 @@ class SavedCheckpoint:
     """A checkpoint of a run.
 
     Attributes:
-        name: Of its folder.
-        step: Of the optimizer; None where the manifest is damaged.
-        saved: When, to the minute.
-        bytes: Of all files.
+        name: The name of its folder.
+        step: Optimizer steps that were done; None where the manifest is damaged.
+        saved: When, in local time, to the minute.
+        bytes: The size of all its files; 0 where the manifest is damaged.
         best: Whether the pointer ``best`` names it.
-        values: The metrics it recorded.
+        values: The metrics that it recorded, by full name.
     """
 
     name: str
@@ -85,6 +85,24 @@ class RunSummary:
     def extremes(self) -> dict[str, Extremes]:
         """By full name: the last, lowest and highest value."""
         return {one.name: extremes_of(one) for one in self.series}
+
+
+def all_keys(values: Sequence[dict[str, Any]]) -> list[str]:
+    """The keys that some of these have, in their order."""
+    return list(dict.fromkeys(key for one in values for key in one))
+
+
+def differing_keys(values: Sequence[dict[str, Any]]) -> list[str]:
+    """The keys whose values are not the same in all of these."""
+    return [key for key in all_keys(values) if len({text_of(one, key) for one in values}) > 1]
+
+
+def text_of(values: dict[str, Any], key: str) -> str:
+    """A value for people; "" where there is none."""
+    if key not in values:
+        return ""
+    value = values[key]
+    return value if isinstance(value, str) else "none" if value is None else str(value)
 
 
 def labels_of(folders: Sequence[Path]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...callbacks.pictures.panels import in_order, is_metric, lower_is_better, place_of
 from ...trainer.utils.text import shown_seconds, shown_size
-from .summary import RunSummary
+from .summary import RunSummary, all_keys, differing_keys, text_of
 
 _MAIN = 3  # metrics of the first table
 COLORS = 8  # of runs, in page.css
@@ -168,21 +168,12 @@ def _best_value(name: str, runs: Sequence[RunSummary]) -> float | None:
 
 def _keys(runs: Sequence[RunSummary], values: Sequence[dict[str, Any]], differing: bool = False) -> str:
     """A row for each key: all, or those whose values are not the same; empty where there is none."""
-    keys = list(dict.fromkeys(key for one in values for key in one))
-    if differing:
-        keys = [key for key in keys if len({_plain(one, key) for one in values}) > 1]
+    keys = differing_keys(values) if differing else all_keys(values)
     head = "<th></th>" + "".join(
         f'<th class="{swatch(number)}">{escape(run.label)}</th>' for number, run in enumerate(runs)
     )
-    lines = [_row([_cell(key), *(_cell(_plain(one, key), "long") for one in values)]) for key in keys]
+    lines = [_row([_cell(key), *(_cell(text_of(one, key), "long") for one in values)]) for key in keys]
     return _table([head], lines) if lines else ""
-
-
-def _plain(values: dict[str, Any], key: str) -> str:
-    if key not in values:
-        return ""
-    value = values[key]
-    return value if isinstance(value, str) else "none" if value is None else str(value)
 
 
 def _run_cell(number: int, run: RunSummary) -> str:

@@ -20,6 +20,7 @@ class Facts:
         name: ``<name>/<n>``.
         started: When, to the minute; empty where it is not known.
         steps: Of the optimizer.
+        epochs: How many it has begun.
         seconds: As long as the run trained, until its last row.
         devices: How many of what, such as ``8 cuda``; after a resume on others
             ``8 cuda, then 4 cuda from step 201``.
@@ -30,6 +31,7 @@ class Facts:
     name: str
     started: str
     steps: int
+    epochs: int
     seconds: float
     devices: str
     strategy: str
@@ -63,6 +65,7 @@ def read_facts(
         name=f"{folder.parent.name}/{folder.name}",
         started=str(environment.get("started", ""))[:16].replace("T", " "),
         steps=steps,
+        epochs=max((int(row["epoch"]) + 1 for row in rows if "epoch" in row), default=0),
         seconds=max((float(row.get("time", 0.0)) for row in rows), default=0.0),
         devices=_in_words({step: devices(step) for step in sorted({*asked, *there, *world})}, steps),
         strategy=_in_words(strategy, steps),

@@ -72,6 +72,25 @@ class FolderLock:
         self._files.clear()
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a process of this machine, or of another one that shares its locks, holds a run's folder."""
+    folder = folder.resolve()
+    if folder in _held_here:  # to close the file would let the lock go
+        return True
+    try:
+        import fcntl
+
+        file = (folder / ".lock").open()
+    except (ImportError, OSError):
+        return False
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno in (errno.EACCES, errno.EAGAIN)
+    return False
+
+
 def check_writable(folder: Path) -> None:
     """See that files can be made in a folder, where it is there.
 
