@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import PacelineError
+from .output import JSON
 
 if TYPE_CHECKING:
     from ..tools.debug.started_command import Command
@@ -28,14 +29,20 @@ def replay(
     ] = False,
     trust: _TRUST = False,
     yes: _YES = False,
+    as_json: JSON = False,
 ) -> None:
     """Run a step of a run again, alone, with its samples and random draws, and without its update.
 
     The run's own command, which is shown first, is started again in its folder; nothing is written.
     """
-    from ..tools.debug.replay import run_again
+    from ..tools.debug.replay import replay_as_json, run_again
 
-    run_again(_consented(run, step, trust, yes), run, step, accelerator, debug)
+    if as_json and debug:
+        raise PacelineError("--json is without --pdb, whose debugger prints to a terminal")
+    command = _consented(run, step, trust, yes)
+    if not as_json:
+        run_again(command, run, step, accelerator, debug)
+    typer.echo(replay_as_json(command, run, step, accelerator))
 
 
 def _consented(run: Path, step: int, trust: bool, yes: bool) -> Command:
@@ -89,7 +96,7 @@ def diff(
     ] = None,
     trust: _TRUST = False,
     yes: _YES = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As a JSON object.")] = False,
+    as_json: JSON = False,
 ) -> None:
     """Name the first step at which two runs differ.
 

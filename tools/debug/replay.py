@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -52,6 +54,7 @@ class ReplayRequest:
         fit: Which ``fit`` of the script it was.
         accelerator: Where to compute.
         debug: Enter the debugger at the step.
+        out: The file that takes the result as JSON; None: it is printed in words.
     """
 
     run: str
@@ -59,6 +62,7 @@ class ReplayRequest:
     fit: int = 1
     accelerator: str = "auto"
     debug: bool = False
+    out: str | None = None
 
 
 @dataclass
@@ -66,6 +70,8 @@ class Replay:
     """What a step came to.
 
     Attributes:
+        step: Its number, from 1.
+        ranks: How many the run had.
         losses: Of each micro-batch, in the order of ``samples``; under manual optimization those that were
             gone backward from.
         samples: The dataset indices in each micro-batch; rank by rank within each round of them.
@@ -150,11 +156,37 @@ def run_again(command: Command, run: Path, step: int, accelerator: str, debug: b
     request = ReplayRequest(str(run.resolve()), step, command.fit, accelerator, debug)
     os.chdir(command.folder)
     sys.stdout.flush()
-    os.execve(
-        sys.executable,
-        [sys.executable, "-u", *command.program],
-        outside_a_launch() | {VARIABLE: json.dumps(vars(request))},
-    )
+    os.execve(sys.executable, _words(command), _variables(request))
+
+
+def replay_as_json(command: Command, run: Path, step: int, accelerator: str) -> str:
+    """The same as JSON; what the command prints goes to standard error.
+
+    Raises:
+        SystemExit: with the command's exit code, where it fails.
+        PacelineError: where it ends without the ``fit`` of the run.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "replay.json"
+        request = ReplayRequest(str(run.resolve()), step, command.fit, accelerator, out=str(out))
+        ended = subprocess.run(
+            _words(command), cwd=command.folder, env=_variables(request), stdout=sys.stderr, check=False
+        )
+        if ended.returncode:
+            raise SystemExit(ended.returncode if ended.returncode > 0 else 128 - ended.returncode)
+        if not out.exists():
+            raise PacelineError(
+                "the run's own command has ended without the run's fit", where=str(run), got=str(command)
+            )
+        return out.read_text(encoding="utf-8")
+
+
+def _words(command: Command) -> list[str]:
+    return [sys.executable, "-u", *command.program]
+
+
+def _variables(request: ReplayRequest) -> dict[str, str]:
+    return outside_a_launch() | {VARIABLE: json.dumps(vars(request))}
 
 
 def requested() -> ReplayRequest:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from ...common.json_text import json_text
 from ...trainer.trainer import Trainer
 from ..debug.replay import alone, replay_step, requested
 from .repeated_trainer import RepeatedTrainer
@@ -21,4 +24,9 @@ class ReplayTrainer(RepeatedTrainer):
         return requested().fit
 
     def repeat(self, module: Any, data: tuple[Any, Any, Any], allow: str | Sequence[str]) -> None:
-        print(replay_step(Trainer, self.settings, module, data, requested(), allow), flush=True)
+        request = requested()
+        found = replay_step(Trainer, self.settings, module, data, request, allow)
+        if request.out is None:
+            print(found, flush=True)
+        else:
+            Path(request.out).write_text(json_text(asdict(found)), encoding="utf-8")
