@@ -21,7 +21,7 @@ class Setting:
     """One key of a recipe.
 
     Attributes:
-        key: Dotted.
+        key: Its dotted name.
         type: What may be given, in words.
         default: Of the recipe; presets change it.
         meaning: What it is.
@@ -85,10 +85,10 @@ class Shown:
     """A value of a configuration.
 
     Attributes:
-        key: Dotted.
+        key: Its dotted name.
         value: Plain data; secrets are masked.
-        source: The place that it comes from, or ``default``; ``RECIPES_CHOICE`` for an argument of the
-            Trainer that a recipe may set itself when it builds.
+        source: The place that it comes from, or ``default``; ``default, unless the recipe sets it`` for an
+            argument of the Trainer that a recipe may set itself when it builds.
     """
 
     key: str

@@ -20,7 +20,8 @@ class Figure:
         mean: Over ``runs`` runs, of seed 0, 1, ...
         deviation: The standard deviation over them.
         bound: What the tests ask of seed 0.
-        seconds: The median of the runs.
+        seconds: How long a run takes, the median of the runs.
+        runs: How many there were.
         teacher: The recipe whose run the preset learns from, ``teacher=`` its folder; it runs first.
     """
 

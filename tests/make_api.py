@@ -252,7 +252,7 @@ def _documentation(documented: Any) -> Iterator[str]:
     for title, text in _titled(parts[1:]):
         text = textwrap.dedent(text).strip("\n")
         if title == "Args":
-            meanings = _named(text)
+            meanings = named(text)
             yield "| argument | default | meaning |\n|---|---|---|"
             yield from (_row(parameter, meanings) for parameter in _parameters(documented))
             yield ""
@@ -260,7 +260,7 @@ def _documentation(documented: Any) -> Iterator[str]:
             yield f"```pycon\n{text}\n```\n"
         elif title == "Attributes":
             yield "| attribute | meaning |\n|---|---|"
-            yield from (f"| `{name}` | {meaning} |" for name, meaning in _named(text).items())
+            yield from (f"| `{name}` | {meaning} |" for name, meaning in named(text).items())
             yield ""
         else:
             yield f"**{title}**: {_markdown(text)}\n"
@@ -310,7 +310,7 @@ def _row(parameter: inspect.Parameter, meanings: dict[str, str]) -> str:
     return f"| `{_name(parameter)}` | {default} | {meanings.get(parameter.name, '')} |"
 
 
-def _named(section: str) -> dict[str, str]:
+def named(section: str) -> dict[str, str]:
     """By name, its entry in a section; entries of several names belong to each of them."""
     found: dict[str, str] = {}
     for entry in re.split(r"^(?=\*{0,2}\w)", section, flags=re.MULTILINE):

@@ -15,8 +15,6 @@ NONE = "no counterpart"
 REFUSED = "refused"
 UNKNOWN = "unknown"
 OUTCOMES = (READ, DEFAULT, ELSEWHERE, NONE, REFUSED, UNKNOWN)
-"""Became an argument; needs none; belongs to another place; is not there; prevents the whole file; is no
-key of theirs."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,9 @@ class Note:
         place: ``file:line``.
         value: What the file has.
         became: What became of it, in words.
-        outcome: One of ``OUTCOMES``.
+        outcome: ``read``: it became an argument; ``default``: it needs none; ``elsewhere``: it belongs to
+            another place; ``no counterpart``: it is not there; ``refused``: it prevents the whole file;
+            ``unknown``: it is no key of theirs.
     """
 
     path: str

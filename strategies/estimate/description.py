@@ -40,15 +40,16 @@ class RankBytes:
     """What a rank holds when it holds most, in bytes on its device.
 
     Attributes:
-        parameters: Of parameters and buffers, as they are kept.
-        gradients: Of gradients.
-        optimizer: Of the optimizer's state, and of copies of the parameters that it updates.
-        activations: Of activations, temporary tensors and the batch.
-        gathered: Of parameters that are made whole for their computation, and what they are gathered in.
-        reducing: Of the buffers in which gradients are reduced.
-        idle: What an accelerator's allocator must reserve beyond that: fragments, and the pools of other
-            streams; no part of ``total``.
-        host: In the host's memory, for each rank; no part of ``total``.
+        parameters: Bytes of parameters and buffers, as they are kept.
+        gradients: Bytes of gradients.
+        optimizer: Bytes of the optimizer's state, and of copies of the parameters that it updates.
+        activations: Bytes of activations, temporary tensors and the batch.
+        gathered: Bytes of parameters that are made whole for their computation, and what they are gathered
+            in.
+        reducing: Bytes of the buffers in which gradients are reduced.
+        idle: Bytes that an accelerator's allocator must reserve beyond that: fragments, and the pools of
+            other streams; no part of ``total``.
+        host: Bytes in the host's memory, for each rank; no part of ``total``.
 
     Example:
         >>> RankBytes(parameters=440, gradients=440, optimizer=880).total

@@ -24,12 +24,12 @@ class ListedCheckpoint:
     Attributes:
         path: Its folder.
         step: Optimizer steps that were done; None where the manifest cannot be read, as all that follow.
-        epoch: Likewise of epochs.
-        bytes: Of all its files.
-        strategy: What wrote it.
-        ranks: How many.
+        epoch: Epochs that were done.
+        bytes: The size of all its files.
+        strategy: The name of what wrote it.
+        ranks: How many wrote it.
         saved: When, in local time, to the minute.
-        marks: ``best``, ``latest``, ``weights only``.
+        marks: ``best``, ``latest``: the pointers to it; ``weights only``: it has no training state.
         problem: Why its manifest cannot be read; "" where it can.
     """
 

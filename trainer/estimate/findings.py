@@ -19,8 +19,8 @@ class EstimateRow:
         needed: Bytes that a device must have for it; on an accelerator with what its allocator reserves.
         fits: Whether that is within the limit.
         time: The modelled time of a step; None where the device's peak is not known.
-        samples_per_second: Of all devices; None likewise.
-        tokens_per_second: Of all devices; None likewise, and where the batch has no tokens.
+        samples_per_second: Of all devices; None where ``time`` is.
+        tokens_per_second: Of all devices; None where ``time`` is, and where the batch has no tokens.
     """
 
     strategy: str
@@ -40,12 +40,12 @@ class Findings:
     Attributes:
         module: The class of the module.
         parameters: How many the module has.
-        precision: The run's.
-        device: The device that is thought of.
+        precision: The run's, by name.
+        device: The kind of device.
         devices: How many of them.
         per_node: How many of them a machine has.
         memory: Bytes of each device.
-        limit: The part of them that a run may take.
+        limit: The part of ``memory`` that a run may take, from 0 to 1.
         samples: In a micro-batch of a rank.
         micro_batches: In a step.
         recomputes: Whether activations of the repeated blocks are computed again in backward.

@@ -45,7 +45,7 @@ class Estimate(Findings):
                     "communication_share": row.time.communication_share,
                 }
             rows.append(found)
-        about = {k: v for k, v in vars(self).items() if k not in ("rows", "order", "assumed")}
+        about = {k: v for k, v in vars(self).items() if k not in ("rows", "assumed")}
         return about | {
             "rows": rows,
             "fits": list(self.fits),

@@ -17,17 +17,18 @@ from .trace import Work
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What the model of a step's time takes for granted; bandwidths in bytes per second, one direction.
+    """What the model of a step's time takes for granted; bandwidths are of one direction.
 
     Args:
         peak: FLOP per second of the device in the run's precision, from its data sheet.
         attainable: The part of it that matrix products reach.
-        bandwidth: Of the device's memory.
+        bandwidth: Bytes per second of the device's memory.
         bandwidth_attainable: The part of it, and of the links, that is reached.
-        link: Between devices of a machine.
-        network: Between machines, for each device.
-        host_link: Between a device and its host.
-        host_bandwidth: Of the host's memory, for each device, where an optimizer updates there.
+        link: Bytes per second between devices of a machine.
+        network: Bytes per second between machines, for each device.
+        host_link: Bytes per second between a device and its host.
+        host_bandwidth: Bytes per second of the host's memory, for each device, where an optimizer updates
+            there.
         latency: Seconds of each hop of a ring.
         launch: Seconds that the host needs to start an operation: a step is no faster than all of them.
         overlap: The part of communication that computation hides, where a strategy lets it run meanwhile.
@@ -108,10 +109,10 @@ class StepTime:
     """The modelled time of an optimizer step, in seconds.
 
     Attributes:
-        computing: Of forward and backward.
-        updating: Of the optimizer.
-        communicating: Of all collectives and copies, hidden or not.
-        exposed: The part of it that nothing hides.
+        computing: Seconds of forward and backward.
+        updating: Seconds of the optimizer.
+        communicating: Seconds of all collectives and copies, hidden or not.
+        exposed: Seconds of these that nothing hides.
         mfu: The part of the peak that the step's FLOPs are, from 0 to 1.
     """
 
