@@ -58,6 +58,7 @@ class OptunaPruning(Callback):
         if trial is not None and not (hasattr(trial, "report") and hasattr(trial, "should_prune")):
             raise PacelineError(
                 "OptunaPruning takes the trial that Optuna gives the objective",
+                code="wrong-object",
                 got=trial,
                 fix='OptunaPruning(trial, "val/loss"); None on ranks other than 0',
             )
@@ -65,7 +66,7 @@ class OptunaPruning(Callback):
             from optuna import TrialPruned
         except ImportError:
             raise PacelineError(
-                "OptunaPruning needs optuna", fix="pip install 'paceline[optuna]'"
+                "OptunaPruning needs optuna", code="package-missing", fix="pip install 'paceline[optuna]'"
             ) from None
         self._error, self._trial, self._has_failed = TrialPruned, trial, False
         self.monitor = monitor_name(monitor)
@@ -77,7 +78,9 @@ class OptunaPruning(Callback):
             return
         self.reports, self.pruned, self._has_failed = 0, False, False
         if trainer.is_global_zero and self._trial is None:
-            raise PacelineError("OptunaPruning has no trial on rank 0", fix="OptunaPruning(trial)")
+            raise PacelineError(
+                "OptunaPruning has no trial on rank 0", code="missing-argument", fix="OptunaPruning(trial)"
+            )
 
     def on_load_checkpoint(self, trainer: TrainerView, state: dict[str, Any]) -> None:
         if self.pruned:

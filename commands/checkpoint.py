@@ -82,7 +82,9 @@ def export(
     """Write a checkpoint's weights, its training state, or its forward, for use without this package."""
     if program is not None:
         if to is not _Form.SAFETENSORS or merged or dtype or gguf or hub:
-            raise PacelineError("--format writes a program, and other options are for weights")
+            raise PacelineError(
+                "--format writes a program, and other options are for weights", code="options-conflict"
+            )
         _export_program(source, folder, program, submodule, trust)
         return
     from ..trainer.checkpoint.export import export_checkpoint, export_merged, pretrained_part
@@ -248,7 +250,9 @@ def _experiment(run: Path) -> Any:
     from .. import Trainer
 
     if not (run / "config.yaml").is_file():
-        raise PacelineError("there is no config.yaml beside the checkpoint", where=str(run))
+        raise PacelineError(
+            "there is no config.yaml beside the checkpoint", code="run-damaged", where=str(run)
+        )
     loaded = load_target(str(run), None, ["trainer.devices=1"])
     experiment = loaded.recipe.build_experiment(loaded.checked())
     one = dict.fromkeys(("limit_val_batches", "limit_test_batches", "limit_predict_batches"), 1)
@@ -269,7 +273,8 @@ def _evaluate(experiment: Any, checkpoint: Path) -> None:
             experiment.evaluate(verb, checkpoint)
             return
     raise PacelineError(
-        f"{type(experiment.module).__name__} has no validation_step, which shows how forward is called"
+        f"{type(experiment.module).__name__} has no validation_step, which shows how forward is called",
+        code="method-missing",
     )
 
 

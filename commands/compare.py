@@ -38,7 +38,9 @@ def replay(
     from ..tools.debug.replay import replay_as_json, run_again
 
     if as_json and debug:
-        raise PacelineError("--json is without --pdb, whose debugger prints to a terminal")
+        raise PacelineError(
+            "--json is without --pdb, whose debugger prints to a terminal", code="options-conflict"
+        )
     command = _consented(run, step, trust, yes)
     if not as_json:
         run_again(command, run, step, accelerator, debug)

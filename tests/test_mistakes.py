@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import paceline
 from paceline import PacelineError, Trainer, TrainModule, seed_everything, tools
-from paceline.callbacks import Callback, Checkpoint, EarlyStopping
+from paceline.callbacks import Callback, Checkpoint, EarlyStopping, Text
 from paceline.strategies import DDP
 
 
@@ -841,8 +841,9 @@ def test_half_a_validation_is_said_once(module, data, expected, capsys):
         ([0.5, 0.6], ["[0.5, 0.6] (list)", "allowed: a scalar"]),
         ({"a": 0.5}, ["keys ['a']", "self.log_dict"]),
         (torch.tensor(1j), ["only scalars"]),
+        (Text("a poem"), ["fix: log_text of the module"]),
     ],
-    ids=["matrix", "empty", "numpy", "text", "number as text", "None", "list", "dict", "complex"],
+    ids=["matrix", "empty", "numpy", "text", "number as text", "None", "list", "dict", "complex", "media"],
 )
 def test_value_that_is_not_one_number(value, expected):
     error = fit_fails(logging("scores", value))
@@ -863,13 +864,22 @@ def test_a_matrix_beside_the_loss():
     assert "fix: return the loss alone, or log scalars: self.log('logits', value.mean())" in text
 
 
-def test_a_matrix_that_validation_returned():
+@pytest.mark.parametrize(
+    ("as_returned", "name", "what"),
+    [
+        (lambda logits: {"logits": logits}, "logits", "'logits' in the mapping"),
+        (lambda logits: logits, "loss", "the tensor"),
+    ],
+    ids=["in a mapping", "alone"],
+)
+def test_a_matrix_that_validation_returned(as_returned, name, what):
     def returns(self, batch, batch_idx):
-        return {"logits": self.net(batch[0])}
+        return as_returned(self.net(batch[0]))
 
     module = type("Returning", (Validated,), {"validation_step": returns})()
     text = refusal(quiet().validate, module, samples())
-    assert "fix: return nothing, or log scalars: self.log('logits', value.mean())" in text
+    assert f"where: {what} that validation_step returned, which is logged" in text
+    assert f"fix: return nothing, or log scalars: self.log('{name}', value.mean())" in text
 
 
 @pytest.mark.parametrize("value", [math.nan, torch.tensor(math.nan)], ids=["float", "tensor"])

@@ -78,6 +78,7 @@ def find_call(
     raise PacelineError(
         f"the step of {type(module).__name__} calls {'several parts' if calls else 'no such part'}, "
         "and one is exported",
+        code="part-not-found",
         got=submodule,
         allowed=listed([f"--submodule {name}" for name in calls or parts if name]) or None,
         fix=None if calls else "the step must call the part as a function, self.model(x), not its methods",
@@ -133,7 +134,9 @@ def export_program(
     target = module.get_submodule(part).eval().requires_grad_(False)
     tensors = tensors_of(call)
     if not tensors:
-        raise PacelineError(f"{part or 'forward'} takes no tensor", got=describe(call))
+        raise PacelineError(
+            f"{part or 'forward'} takes no tensor", code="export-not-possible", got=describe(call)
+        )
     size = tensors[0].shape[0] if tensors[0].ndim else 0
     free = [_resized(call, size, count) for count in (_TRACED, *_OTHERS)] if size else []
     fixed, program = "there is no batch dimension", None
@@ -229,7 +232,10 @@ def _write_onnx(program: torch.export.ExportedProgram, file: Path) -> Callable[[
             written = torch.onnx.export(program, verbose=False)
     except Exception as error:
         raise PacelineError(
-            "torch.onnx cannot translate the program", got=_why(error), fix="--format torch"
+            "torch.onnx cannot translate the program",
+            code="export-not-possible",
+            got=_why(error),
+            fix="--format torch",
         ) from None
     assert written is not None
     written.save(file)
@@ -251,12 +257,16 @@ def _compared(target: nn.Module, run: Callable[[_CALL], Any], call: _CALL) -> fl
         found = tensors_of(run(call))
     except Exception as error:
         raise PacelineError(
-            f"the program does not take a batch of {_size(call)} samples", got=_why(error)
+            f"the program does not take a batch of {_size(call)} samples",
+            code="export-not-possible",
+            got=_why(error),
         ) from None
     shapes = [[list(one.shape) for one in outputs] for outputs in (expected, found)]
     if shapes[0] != shapes[1]:
         raise PacelineError(
-            "the program has other outputs than the module", got=f"shapes {shapes[1]}, not {shapes[0]}"
+            "the program has other outputs than the module",
+            code="export-not-possible",
+            got=f"shapes {shapes[1]}, not {shapes[0]}",
         )
     worst = 0.0
     for mine, other in zip(expected, found, strict=True):
@@ -264,6 +274,7 @@ def _compared(target: nn.Module, run: Callable[[_CALL], Any], call: _CALL) -> fl
         if not torch.allclose(b, a, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True):
             raise PacelineError(
                 f"the program computes other values than the module, for {_size(call)} samples",
+                code="export-not-possible",
                 got=f"a difference of {float((a - b).abs().max()):.3g}",
                 allowed=f"{_ABSOLUTE:g} + {_RELATIVE:g} of the value",
                 fix="look in forward for random numbers, for values that are kept between calls, and for "
@@ -281,7 +292,7 @@ def _require_onnx() -> None:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise PacelineError(
-            f"--format onnx needs {error.name}", fix="pip install 'paceline[onnx]'"
+            f"--format onnx needs {error.name}", code="package-missing", fix="pip install 'paceline[onnx]'"
         ) from None
 
 
@@ -294,6 +305,7 @@ def _not_exported(target: nn.Module, part: str, error: Exception) -> PacelineErr
         fix = "torch.where or torch.cond in place of a Python `if` or loop over values of tensors"
     return PacelineError(
         f"{part or type(target).__name__} cannot be exported{what}",
+        code="export-not-possible",
         where=users_line(error),
         got=_why(error),
         fix=fix,

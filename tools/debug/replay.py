@@ -176,7 +176,10 @@ def replay_as_json(command: Command, run: Path, step: int, accelerator: str) -> 
             raise SystemExit(ended.returncode if ended.returncode > 0 else 128 - ended.returncode)
         if not out.exists():
             raise PacelineError(
-                "the run's own command has ended without the run's fit", where=str(run), got=str(command)
+                "the run's own command has ended without the run's fit",
+                code="replay-not-possible",
+                where=str(run),
+                got=str(command),
             )
         return out.read_text(encoding="utf-8")
 

@@ -77,7 +77,7 @@ def log_rest(output: Mapping[str, Any], store: MetricStore, weight: Any) -> None
             _log_returned(name, value, weight, store)
 
 
-def _log_returned(name: str, value: Any, weight: Any, store: MetricStore) -> None:
+def _log_returned(name: str, value: Any, weight: Any, store: MetricStore, place: str = "") -> None:
     try:
         store.log(name, value, weight=weight)
     except PacelineError as error:
@@ -87,7 +87,7 @@ def _log_returned(name: str, value: Any, weight: Any, store: MetricStore) -> Non
         raise PacelineError(
             what,
             code="not-loggable",
-            where=f"{name!r} in the mapping that {step} returned; what it holds is logged",
+            where=f"{place or f'{name!r} in the mapping'} that {step} returned, which is logged",
             fix=f"{fix}self.log({name!r}, value.mean())",
         ) from None
 
@@ -100,7 +100,7 @@ def log_evaluation_output(output: Any, store: MetricStore) -> None:
             if name != "weight":
                 _log_returned(name, value, weight, store)
     elif isinstance(output, Tensor):
-        store.log("loss", output)
+        _log_returned("loss", output, None, store, "the tensor")
 
 
 def _bad_loss(loss: Any, where: str) -> PacelineError:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ...callbacks.loggers.media import Media
 from ...errors import PacelineError
 
 
@@ -38,4 +39,5 @@ def not_a_number(name: str, value: Any) -> PacelineError:
         code="not-loggable",
         got=f"{value!r} ({type(value).__name__})"[:200],
         allowed="a scalar, a tensor of one element, a torchmetrics object",
+        fix=f"log_{type(value).__name__.lower()} of the module" if isinstance(value, Media) else None,
     )
