@@ -53,7 +53,7 @@ class ReportedRun:
         steps: Optimizer steps, as far as its rows and checkpoints know.
         epochs: How many it has begun.
         devices: How many of what; after a resume on others ``8 cuda, then 4 cuda from step 201``.
-        strategy: By name; after a resume under another one ``ddp, then fsdp from step 201``.
+        strategy: By name; after a resume under another one ``A, then B from step 201``.
         precision: By name; after a resume in another one ``32, then bf16 from step 201``.
         values: What it logged, by full name such as ``val/loss``.
         checkpoints: Those that it can resume from, oldest first.

@@ -23,7 +23,7 @@ class ListedCheckpoint:
 
     Attributes:
         path: Its folder.
-        step: Optimizer steps that were done; None where the manifest cannot be read, as all that follow.
+        step: Optimizer steps that were done. This and what follows is None where the manifest cannot be read.
         epoch: Epochs that were done.
         bytes: The size of all its files.
         strategy: The name of what wrote it.
