@@ -5,7 +5,8 @@ python benchmarks/recipes.py [NAME...] --runs 1 --pictures docs/images/recipes
 
 Each run is ``paceline fit NAME preset=... trainer.seed=k`` in a new folder, with as many threads as CPUs.
 The figure is the metric after the last epoch. Results of recipes that are not named stay in the file.
-The pictures are of seed 0: its curves, and the last image that it logged.
+The pictures are of seed 0: its curves, and the last image that it logged, or else the curve of its figure,
+for the page of all recipes (``tests/make_gallery.py``).
 """
 
 from __future__ import annotations
@@ -69,16 +70,26 @@ def fit(name: str, seed: int, folder: str, *more: str) -> None:
 
 
 def save_pictures(run: Path, folder: Path, name: str) -> None:
-    """The run's curves, and the last image that it logged, where there is one."""
+    """The run's curves, and the last image that it logged; without one, the panel of its figure."""
     folder.mkdir(parents=True, exist_ok=True)
-    with Image.open(run / "curves.png") as curves:
-        curves.convert("RGB").quantize(64).save(folder / f"{name}.png", optimize=True)
+    save_curves(run / "curves.png", folder / f"{name}.png")
     logged = sorted(run.glob("media/**/*.png"), key=lambda path: path.stem)
     if logged:
         with Image.open(logged[-1]) as image:
             factor = max(1, 480 // image.width)
             larger = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
             larger.convert("RGB").save(folder / f"{name}-image.jpg", quality=85, optimize=True)
+    else:
+        panel = RECIPES[name].figure.metric.removeprefix("val/")
+        plot = [sys.executable, "-m", "paceline", "plot", str(run), "--metric", panel, "--out", "card.png"]
+        subprocess.run(plot, check=True, cwd=run, stdout=subprocess.DEVNULL)
+        save_curves(run / "card.png", folder / f"{name}-card.png")
+
+
+def save_curves(drawn: Path, picture: Path) -> None:
+    """A drawing as a small file."""
+    with Image.open(drawn) as curves:
+        curves.convert("RGB").quantize(64).save(picture, optimize=True)
 
 
 def main() -> None:

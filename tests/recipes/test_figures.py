@@ -46,6 +46,16 @@ def test_its_page_states_the_figure_and_the_bound(name):
     assert f"(../images/recipes/{name}.png)" in page
 
 
+def test_the_page_of_all_recipes_has_a_card_for_each():
+    gallery = load_job(ROOT / "tests" / "make_gallery.py")
+    text = gallery.PAGE.read_text()
+    assert text == gallery.page(), "python tests/make_gallery.py"
+    pictures = re.findall(r"\[!\[([\w-]+)\]\((\S+)\)\]\(\1\.md\)", text)
+    assert sorted(name for name, _ in pictures) == [*RECIPES]
+    for _, path in pictures:
+        assert (gallery.PAGE.parent / path).stat().st_size < 40_000, path
+
+
 AT_EACH_CHANGE = ("tabular",)  # the shortest; and the README's main job, vit-cifar10
 
 
