@@ -255,9 +255,16 @@ def _experiment(run: Path) -> Any:
         )
     loaded = load_target(str(run), None, ["trainer.devices=1"])
     experiment = loaded.recipe.build_experiment(loaded.checked())
-    one = dict.fromkeys(("limit_val_batches", "limit_test_batches", "limit_predict_batches"), 1)
     quiet = Trainer(
-        accelerator="cpu", devices=1, progress=False, loggers=False, checkpoint=False, run_dir=None, **one
+        accelerator="cpu",
+        devices=1,
+        limit_val_batches=1,
+        limit_test_batches=1,
+        limit_predict_batches=1,
+        progress=False,
+        loggers=False,
+        checkpoint=False,
+        run_dir=None,
     )
     return replace(experiment, trainer=quiet)
 
