@@ -23,7 +23,7 @@ class ListedCheckpoint:
 
     Attributes:
         path: Its folder.
-        step: Optimizer steps that were done. This and what follows is None where the manifest cannot be read.
+        step: Optimizer steps that were done; None, as what follows, where the manifest is damaged.
         epoch: Epochs that were done.
         bytes: The size of all its files.
         strategy: The name of what wrote it.
