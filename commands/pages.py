@@ -41,13 +41,13 @@ def explain(
     if code:
         page = _of(code)
         if as_json:
-            print_json({"code": page.code, "summary": page.summary, "page": page.text})
+            print_json(page._asdict())
         else:
             typer.echo(page.text)
         return
     pages = [read(file) for file in files()]
     if as_json:
-        print_json([{"code": p.code, "family": p.family, "summary": p.summary} for p in pages])
+        print_json([{k: v for k, v in page._asdict().items() if k != "text"} for page in pages])
         return
     width = max(len(page.code) for page in pages)
     for family in sorted({page.family for page in pages}):

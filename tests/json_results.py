@@ -311,6 +311,22 @@ class Migration(TypedDict):
     summary: MigrationCounts
 
 
+class ErrorCode(TypedDict):
+    """A code of errors.
+
+    Attributes:
+        code: What an error names at its end.
+        family: What kind of thing it is about.
+        summary: What it means, in one sentence.
+        text: Its page, as plain text; where one was asked for.
+    """
+
+    code: str
+    family: str
+    summary: str
+    text: NotRequired[str]
+
+
 class Skill(TypedDict):
     """A skill.
 
@@ -512,6 +528,7 @@ RESULTS: dict[str, tuple[Any, str]] = {
     "doctor": (Doctor, ""),
     "env": (Environment, ""),
     "estimate": (Estimated, ""),
+    "explain": (list[ErrorCode] | ErrorCode, "All codes of errors, or the one that was asked for."),
     "migrate": (Migration, ""),
     "plugins": (list[Plugin], "Callbacks, loggers and strategies of other packages."),
     "recipes list": (list[ListedRecipe], "The recipes."),

@@ -275,7 +275,8 @@ def test_explain_gives_json():
     assert found == {
         "code": "not-finite",
         "summary": PAGES["not-finite"].summary,
-        "page": PAGES["not-finite"].text,
+        "family": PAGES["not-finite"].family,
+        "text": PAGES["not-finite"].text,
     }
     every = json.loads(explain("--json").output)
     assert {one["code"]: one["summary"] for one in every} == {c: p.summary for c, p in PAGES.items()}

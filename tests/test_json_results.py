@@ -32,6 +32,8 @@ PRINTED = {
     "doctor --accelerator tpu --strategy ddp": 1,
     "env": 0,
     "estimate digits --devices 2 --gpu H100": 0,
+    "explain": 0,
+    "explain no-data": 0,
     "migrate .": 2,  # one cannot be read
     "plugins": 0,
     "recipes list": 0,
