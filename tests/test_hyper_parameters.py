@@ -43,6 +43,7 @@ def test_a_trial_on_two_ranks(folder):
     assert done.stdout.count("2 devices (cpu), strategy ddp") == 4
 
 
+@pytest.mark.soak  # Ray's start and its two workers are 20 CPU seconds
 def test_asha_of_ray_tune_ends_the_worse_trial(folder):
     pytest.importorskip("ray.tune")
     python = forked_python()  # Ray's workers are forks, which import torch once
