@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,8 @@ Found = dict[str, Any]
 
 @dataclasses.dataclass
 class Ended:
-    """A run that has ended: its exit code (None: it had to be ended), and what it recorded and printed."""
+    """A run that has ended: its exit code (None: it had to be ended), seconds (after a signal, if it was
+    sent one), and what it recorded and printed."""
 
     code: int | None
     seconds: float
@@ -40,8 +40,10 @@ class Ended:
     def steps(self) -> list[list[int]]:
         """The samples of each step that all ranks began, of all ranks together."""
         ranks = sorted({one["rank"] for one in self.records})
-        batches = [[r["batch"] for r in self.records if r["rank"] == rank and "batch" in r] for rank in ranks]
-        return [sorted(sum(step, [])) for step in zip(*batches, strict=False)]
+        batches = [
+            [r["batch"] for r in self.records if r["rank"] == rank and "batch" in r] for rank in ranks
+        ]
+        return [sorted(index for batch in step for index in batch) for step in zip(*batches, strict=False)]
 
     @property
     def updates(self) -> int:
@@ -51,34 +53,39 @@ class Ended:
     @property
     def said(self) -> str:
         """The error that was printed last, as one line, without what torchrun says of it."""
-        printed = re.sub(r"^\[rank\d+\]: ?", "", self.printed, flags=re.MULTILINE).partition("ChildFailedError")[0]
-        found = re.findall(r"^([\w.]*(?:Error|Exception)\b: .*(?:\n(?!Traceback).+)*)", printed, flags=re.MULTILINE)
+        printed = re.sub(r"^\[rank\d+\]: ?", "", self.printed, flags=re.MULTILINE).partition(
+            "ChildFailedError"
+        )[0]
+        found = re.findall(
+            r"^([\w.]*(?:Error|Exception)\b: .*(?:\n(?!Traceback).+)*)", printed, flags=re.MULTILINE
+        )
         return " ".join(found[-1].split())[:300] if found else ""
 
 
 class Program:
-    """The program of one trainer."""
+    """The program of one trainer: with what all rows need, and the lines marked for this row."""
 
-    def __init__(self, trainer: str, folder: Path, without: str = "") -> None:
+    def __init__(self, trainer: str, folder: Path, row: str = "") -> None:
         self.trainer, self.folder = trainer, folder
         self.file = HERE / PROGRAMS[trainer]
         lines = self.file.read_text().splitlines(keepends=True)
-        self.source = "".join(line for line in lines if not without or f"# own: {without}" not in line)
-        self.left_out = len(lines) - len(self.source.splitlines())
+        marks = [line.partition("# own: ")[2].strip() for line in lines]
+        mine = [row in mark.split(", ") if mark else None for mark in marks]
+        self.source = "".join(line for line, of_row in zip(lines, mine, strict=True) if of_row is not False)
+        self.own_lines = mine.count(True)
 
     def __call__(
         self,
         arguments: str,
         name: str,
         ranks: int = 1,
-        until: Callable[[Path, Ended], bool] | None = None,
-        by: signal.Signals = signal.SIGTERM,
+        stop_at: int = 0,
     ) -> Ended:
-        """Run it in the folder ``name``, under torchrun where there are several ranks; signal it ``until`` so far."""
+        """Run it in the folder ``name``, several ranks under torchrun; SIGTERM in step ``stop_at``."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         records = folder / "records.jsonl"
-        before = len(_lines(records))
+        before = len(read_records(records))
         file = folder / self.file.name
         file.write_text(self.source)
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
@@ -99,17 +106,20 @@ class Program:
             code = None
             try:
                 while code is None and time.monotonic() - begun < DEADLINE:
-                    time.sleep(0.001)
+                    time.sleep(0.02)
                     code = process.poll()
-                    if until and until(folder, Ended(None, 0, _lines(records)[before:], "")):
-                        process.send_signal(by)
-                        until, begun = None, time.monotonic()
+                    so_far = Ended(None, 0.0, read_records(records)[before:], "")
+                    if stop_at and len(so_far.steps) >= stop_at:
+                        process.send_signal(signal.SIGTERM)
+                        stop_at, begun = 0, time.monotonic()
             finally:
                 seconds = time.monotonic() - begun
                 _end_all(token)
                 process.wait()
+            if stop_at and code is None:
+                raise TimeoutError(f"{self.trainer} did not begin step {stop_at} within {DEADLINE} s")
             printed.seek(0)
-            return Ended(code, round(seconds, 1), _lines(records)[before:], printed.read()[-20000:])
+            return Ended(code, round(seconds, 1), read_records(records)[before:], printed.read()[-20000:])
 
     def weights(self, name: str) -> Any:
         """Those at the end of the run in that folder; None without an end."""
@@ -126,7 +136,8 @@ class Program:
         return max(float((one[key] - two[key]).abs().max()) for key in one)
 
 
-def _lines(file: Path) -> list[Found]:
+def read_records(file: Path) -> list[Found]:
+    """The complete lines of a file of records."""
     if not file.exists():
         return []
     complete = file.read_text().rpartition("\n")[0]

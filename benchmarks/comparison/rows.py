@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
-from pathlib import Path
 
-from mistakes import mistakes
 from program import Ended, Found, Program
 
 
@@ -24,7 +20,7 @@ def _continued(whole: Ended, broken: Ended, resumed: Ended) -> Found:
 
 
 def resume(program: Program) -> Found:
-    """Killed (SIGKILL) in step 18 of 24, the sixth of the second epoch, with a checkpoint every 5 steps; resumed."""
+    """Killed in step 18 of 24, in the second epoch, with a checkpoint every 5 steps; resumed."""
     whole = program("--dropout 0.1", "whole")
     broken = program("--dropout 0.1 --fault kill:18 --pause 0.1", "broken")
     resumed = program("--dropout 0.1 --resume", "broken")
@@ -44,11 +40,11 @@ def evaluation(program: Program) -> Found:
 
 
 def sigterm(program: Program) -> Found:
-    """SIGTERM in step 14 of 48, with a checkpoint every 10 steps: to one process, and to torchrun with two ranks."""
+    """SIGTERM in step 14 of 48, a checkpoint every 10 steps: to a process, to torchrun with two ranks."""
     found = {}
     for ranks in (1, 2):
         devices = f"--devices {ranks} --epochs 4 --save 10"
-        broken = program(f"{devices} --pause 0.3", f"on-{ranks}", ranks, lambda _, so_far: len(so_far.steps) >= 14)
+        broken = program(f"{devices} --pause 0.3", f"on-{ranks}", ranks, stop_at=14)
         resumed = program(f"{devices} --resume", f"on-{ranks}", ranks)
         start = 48 - len(resumed.steps)
         found[f"{ranks} ranks"] = {
@@ -74,7 +70,7 @@ def nan(program: Program) -> Found:
 
 
 def same(program: Program) -> Found:
-    """24 steps of 8 samples on one rank and on two; and of 100 samples, whose last step of an epoch has 4."""
+    """Steps of 8 samples on one rank and on two: of 96, and of 100, where the last step has 4."""
     found = {}
     for samples in (96, 100):
         one = program(f"--samples {samples} --devices 1", f"{samples}-1")
@@ -90,72 +86,24 @@ def same(program: Program) -> Found:
 
 
 def checkpoint(program: Program) -> Found:
-    """Begun under DDP on two ranks, continued under FSDP2 on two, then on one device; each but the last killed."""
+    """Begun under DDP on two ranks and killed, continued under FSDP2 on two, then on one device."""
     whole = program("--devices 1", "whole")
     found: Found = {}
     for name, arguments, ranks in (
-        ("DDP", "--devices 2 --fault kill:8", 2),
-        ("FSDP", "--devices 2 --strategy fsdp --resume --fault kill:8", 2),
+        ("DDP", "--devices 2 --fault kill:8 --pause 0.3", 2),
+        ("FSDP", "--devices 2 --strategy fsdp --resume --fault kill:8 --pause 0.3", 2),
         ("one device", "--devices 1 --resume", 1),
     ):
         run = program(arguments, "run", ranks)
         first = next((k for k, step in enumerate(whole.steps) if run.steps and step == run.steps[0]), None)
-        found[name] = {"code": run.code, "steps": len(run.steps), "first step": first, "said": run.said}
+        sharded = any(one.get("sharded") for one in run.records)
+        found[name] = {"code": run.code, "steps": len(run.steps), "first step": first, "sharded": sharded}
+        found[name]["said"] = run.said
         if not run.steps:
             break
     return found | {"difference": program.difference("whole", "run")}
 
 
-def sigkill(program: Program) -> Found:
-    """SIGKILL while the checkpoint of step 10 (130 MB) is written, half and almost whole; resumed."""
-    size = "--epochs 1 --width 500000"
-    whole = program(size, "whole")
-    found = {}
-    for part in (0.5, 0.95):
-        name = f"at-{part}"
-        broken = program(f"{size} --pause 0.5", name, 1, _writing(part), signal.SIGKILL)
-        resumed = program(f"{size} --resume", name)
-        one = _continued(whole, broken, resumed)
-        one["difference"], one["said"] = program.difference("whole", name), resumed.said
-        found[f"{part:.0%}"] = one
-    return found
-
-
-def _writing(part: float) -> Callable[[Path, Ended], bool]:
-    """True once this part of the checkpoint after step 10 is in its files, measured by that after step 5."""
-    before: dict[Path, int] = {}
-
-    def files(folder: Path) -> dict[Path, int]:
-        paths = [Path(place, name) for place, _, names in os.walk(folder) for name in names]
-        return {path: path.stat().st_mtime_ns for path in paths if path.exists()}
-
-    def reached(folder: Path, so_far: Ended) -> bool:
-        if so_far.updates in (7, 8, 9) and not before:
-            before.update(files(folder))
-        if so_far.updates < 10:
-            return False
-        new = [path for path, time in files(folder).items() if before.get(path) != time]
-        return sum(path.stat().st_size for path in new if path.exists()) > part * 126e6
-
-    return reached
-
-
-def world(program: Program) -> Found:
-    """``devices=2`` under torchrun with four processes; and no number at all under torchrun with two."""
-    found = {}
-    for name, arguments, ranks in (("2 of 4", "--devices 2", 4), ("none of 2", "", 2)):
-        run = program(f"{arguments} --epochs 1", name.replace(" ", "-"), ranks)
-        by_rank = {one["rank"]: one["batch"] for one in reversed(run.records) if "batch" in one}
-        found[name] = {
-            "code": run.code,
-            "seconds": run.seconds,
-            "samples of a step": sum(map(len, by_rank.values())),
-            "of which different": len({index for batch in by_rank.values() for index in batch}),
-            "said": run.said,
-        }
-    return found
-
-
 ROWS: dict[str, Callable[[Program], Found]] = {
-    row.__name__: row for row in (resume, evaluation, sigterm, sigkill, nan, world, same, checkpoint, mistakes)
+    row.__name__: row for row in (resume, evaluation, sigterm, nan, same, checkpoint)
 }

@@ -1,12 +1,12 @@
 """What happens to the same training under each trainer: the rows of ``docs/evidence/comparison.md``.
 
-python benchmarks/comparison/run.py [--row R] [--trainer T] [--json benchmarks/results/comparison.json] [--page]
+python benchmarks/comparison/run.py [--row R] [--trainer T] [--json FILE] [--page]
 
-Each trainer has one program here, as its documentation would write it, with its options for what is compared
-here switched on. Lines marked ``own: ROW`` are what it leaves to its user: a row runs the program without them
-too. ``task.py`` has the data and the model, records what was computed, and lets happen what is to happen.
-``rows.py`` has what is done in each row; everything is judged by what was recorded. ``--json`` keeps what was
-found, row by row, and ``--page`` writes the page from it, without running anything.
+Each trainer has one program here, as its documentation would write it, with its options for what is
+compared here switched on. Lines marked ``own: ROW`` are what it leaves to its user: a row runs the program
+without them too. ``task.py`` has the data and the model, records what was computed, and lets happen what is
+to happen. ``rows.py`` has what is done in each row; all is judged by what was recorded. ``--json`` keeps
+what was found, row by row (``benchmarks/results/comparison.json``); ``--page`` writes the page from it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ RESULTS = Path(__file__).parents[1] / "results" / "comparison.json"
 
 
 def run_row(row: str, trainer: str) -> Found:
-    """What a row finds with the whole program and, where lines are marked for it, without those as well."""
+    """What a row finds without the lines that are marked for it and, where there are any, with them."""
     found: Found = {}
-    for kind, without in (("without", row), ("with", "")):
+    for kind, marked in (("with", row), ("without", "")):
         with tempfile.TemporaryDirectory() as folder:
-            program = Program(trainer, Path(folder), without)
-            if without and not program.left_out:
-                continue
-            found[kind] = ROWS[row](program)
-            found.setdefault("own lines", program.left_out)
+            program = Program(trainer, Path(folder), marked)
+            if kind == "with":
+                found["own lines"] = program.own_lines
+            if kind == "with" or found["own lines"]:
+                found[kind] = ROWS[row](program)
     return found
 
 

@@ -16,11 +16,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--devices", type=int, help="the ranks that are asked for; none: what the launcher gives")
+parser.add_argument(
+    "--devices", type=int, help="the ranks that are asked for; none: what the launcher gives"
+)
 parser.add_argument("--batch", type=int, default=8, help="samples of a step, over all ranks")
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--samples", type=int, default=96)
@@ -32,7 +35,9 @@ parser.add_argument("--dropout", type=float, default=0.0)
 parser.add_argument("--width", type=int, default=32)
 parser.add_argument("--pause", type=float, default=0.0, help="seconds that each step takes longer")
 parser.add_argument("--fault", default="", help="kill:STEP or nan:STEP:RANK")
-parser.add_argument("--guard", action="store_true", help="what the trainer has against losses that are not finite")
+parser.add_argument(
+    "--guard", action="store_true", help="what the trainer has against losses that are not finite"
+)
 options = parser.parse_args()
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 what, _, at = options.fault.partition(":")
@@ -41,7 +46,7 @@ torch.set_num_threads(1)
 
 
 class Samples(torch.utils.data.Dataset):
-    """Points with one of four labels each, and the number of each, so that what was read can be recorded."""
+    """Points, each with one of four labels and its number, by which what was read is recorded."""
 
     classes, kind = 4, torch.float32
 
@@ -82,7 +87,7 @@ _batches = 0
 
 def _watch(index: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
     """Record a batch that is trained on, and let happen what is to happen there."""
-    global _batches  # noqa: PLW0603
+    global _batches
     _batches += 1
     time.sleep(options.pause)
     if fault.get("kill") == [_batches]:
@@ -99,7 +104,12 @@ def _record(**values: Any) -> None:
         file.write(line)
 
 
-register_optimizer_step_post_hook(lambda optimizer, *_: _record(lr=optimizer.param_groups[0]["lr"]))
+def _updated(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    group = optimizer.param_groups[0]
+    _record(lr=group["lr"], sharded=isinstance(group["params"][0], DTensor))
+
+
+register_optimizer_step_post_hook(_updated)
 
 
 def report(**values: Any) -> None:

@@ -33,7 +33,7 @@ class Classifier(L.LightningModule):
 
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
-        # with trainer.estimated_stepping_batches the state of the loader is not restored (Lightning's #20550)
+        # trainer.estimated_stepping_batches would lose the loader's state (Lightning's #20550)
         steps = options.epochs * -(-options.samples // options.batch)
         scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
@@ -64,18 +64,24 @@ trainer = L.Trainer(
     devices=options.devices or "auto",
     strategy=sharded if options.strategy == "fsdp" else "ddp" if task.WORLD > 1 else "auto",
     max_epochs=options.epochs,
+    use_distributed_sampler=False,  # own: same, checkpoint
     callbacks=callbacks,
     detect_anomaly=options.guard,  # own: nan
 )
 if options.evaluate:
     trainer.validate(module, torch.utils.data.DataLoader(task.Samples(7), 2))
-    task.report(accuracy=trainer.callback_metrics["val_accuracy"], loss=trainer.callback_metrics["val_loss"])
+    task.report(
+        accuracy=trainer.callback_metrics["val_accuracy"], loss=trainer.callback_metrics["val_loss"]
+    )
 else:
     per_rank = options.batch // (options.devices or 1)
+    data = task.Samples(options.samples)
+    sampler = torch.utils.data.RandomSampler(data)
+    sampler = torch.utils.data.DistributedSampler(data, task.WORLD, task.RANK)  # own: same, checkpoint
     loader = StatefulDataLoader(
-        task.Samples(options.samples),
+        data,
         per_rank,
-        shuffle=True,
+        sampler=sampler,
         generator=torch.Generator().manual_seed(0),  # own: resume
     )
     trainer.fit(module, loader, ckpt_path="last" if options.resume else None)

@@ -1,6 +1,5 @@
 import task
 from transformers import Trainer, TrainingArguments, set_seed
-from transformers.trainer_utils import get_last_checkpoint
 
 options = task.options
 
@@ -32,7 +31,11 @@ arguments = TrainingArguments(
 )
 net = task.Net()
 trainer = Trainer(
-    net, arguments, train_dataset=task.Samples(options.samples), eval_dataset=task.Samples(7), compute_metrics=accuracy
+    net,
+    arguments,
+    train_dataset=task.Samples(options.samples),
+    eval_dataset=task.Samples(7),
+    compute_metrics=accuracy,
 )
 if options.evaluate:
     found = trainer.evaluate()

@@ -1,0 +1,43 @@
+"""The page that compares trainers is what its script makes of the committed results."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from helpers.jobs import load_job
+
+FOLDER = Path(__file__).parents[1] / "benchmarks" / "comparison"
+program, rows, page, run = (load_job(FOLDER / f"{name}.py") for name in ("program", "rows", "page", "run"))
+RESULTS = json.loads(run.RESULTS.read_text())
+
+
+def test_the_page_is_what_the_script_makes_of_the_results():
+    assert page.PAGE.read_text() == page.page(RESULTS)
+
+
+def test_each_cell_was_run_and_its_command_names_a_row_and_a_program():
+    text = page.PAGE.read_text()
+    assert set(re.findall(r"--row (\w+)`", text)) == set(RESULTS["rows"]) <= set(rows.ROWS)
+    assert re.findall(r"--trainer ([a-z_]+)`", text) == list(program.PROGRAMS)
+    for found in RESULTS["rows"].values():
+        assert list(found) == list(program.PROGRAMS)
+    for name in re.findall(r"`(benchmarks/[\w/]+\.\w+)", text):
+        assert (FOLDER.parents[1] / name).exists(), name
+
+
+@pytest.mark.parametrize("trainer", program.PROGRAMS)
+@pytest.mark.parametrize("row", rows.ROWS)
+def test_a_program_without_the_lines_marked_for_a_row_is_a_program(row, trainer, tmp_path):
+    compile(program.Program(trainer, tmp_path, row).source, trainer, "exec")
+
+
+@pytest.mark.launch
+def test_a_fault_in_a_program_changes_what_is_said_of_it(tmp_path):
+    read = program.Program("by_hand", tmp_path)
+    before = "range(rank, len(data), world)"
+    assert read.source.count(before) == 1
+    read.source = read.source.replace(before, "[*range(rank, len(data), world), *[0] * rank]")
+    found = rows.evaluation(read)
+    assert found["computed"] == 8
+    assert page.evaluation(found).startswith("accuracy 0.375 in place of 0.286, loss")
