@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -17,7 +18,8 @@ _INDEX = "README.md"
 _LINK = re.compile(r"\[([^]]+)\]\(([^)\s]+)\)")
 
 
-class Page(NamedTuple):
+@dataclass(frozen=True)
+class Page:
     """What a page in docs/errors says.
 
     Args:
@@ -41,13 +43,13 @@ def explain(
     if code:
         page = _of(code)
         if as_json:
-            print_json(page._asdict())
+            print_json(asdict(page))
         else:
             typer.echo(page.text)
         return
     pages = [read(file) for file in files()]
     if as_json:
-        print_json([{k: v for k, v in page._asdict().items() if k != "text"} for page in pages])
+        print_json([{k: v for k, v in asdict(page).items() if k != "text"} for page in pages])
         return
     width = max(len(page.code) for page in pages)
     for family in sorted({page.family for page in pages}):
