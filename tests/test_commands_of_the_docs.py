@@ -36,6 +36,7 @@ ELSEWHERE = {
     "docs/guides/slurm.md": "tests/strategies/launch/test_slurm.py",
     "docs/guides/failures.md": "tests/tools/debug/test_replay.py",
     "docs/guides/diff.md": "tests/tools/debug/test_diff.py",
+    "docs/skills/compare-two-runs.md": "tests/tools/debug/test_diff.py",
     "docs/migration/migrate.md": "tests/compat/migrate",
     "docs/guides/config-init.md": "tests/test_config_init.py",
     "docs/guides/doctor.md": "tests/doctor",

@@ -289,7 +289,8 @@ def test_a_mistake_is_shown_as_everywhere(forking):
     error = forking.run(MISTAKEN).error
     assert error.ename == "PacelineError"
     assert error.evalue.startswith("EarlyStopping watches 'val/lost', which validation does not log\n")
-    assert "did you mean: val/loss?" in error.traceback[-2]
+    assert "did you mean: val/loss?" in error.traceback[-3]
+    assert error.traceback[-1] == "  more: paceline explain metric-not-logged"
 
 
 INTERRUPTED = """
