@@ -92,7 +92,7 @@ def checkpoint(found: Found) -> str:
     at = [found[name]["first step"] for name in ("FSDP", "one device")]
     if found["difference"] is not None and found["difference"] < 1e-4:
         return f"continues at steps {at[0] + 1} and {at[1] + 1}, equal to {_size(found['difference'])}"
-    return f"continues, weights differ by {_size(found['difference'])}"
+    return f"continues with other samples, weights differ by {_size(found['difference'])}"
 
 
 ROWS: dict[str, tuple[str, Callable[[Found], str]]] = {
