@@ -76,12 +76,13 @@ if options.evaluate:
 else:
     per_rank = options.batch // (options.devices or 1)
     data = task.Samples(options.samples)
-    sampler = torch.utils.data.RandomSampler(data)
+    order = {"shuffle": True}
     sampler = torch.utils.data.DistributedSampler(data, task.WORLD, task.RANK)  # own: same, checkpoint
+    order = {"sampler": sampler}  # own: same, checkpoint
     loader = StatefulDataLoader(
         data,
         per_rank,
-        sampler=sampler,
+        **order,
         generator=torch.Generator().manual_seed(0),  # own: resume
     )
     trainer.fit(module, loader, ckpt_path="last" if options.resume else None)
