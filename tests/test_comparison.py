@@ -14,6 +14,9 @@ RESULTS = json.loads(run.RESULTS.read_text())
 
 def test_the_page_is_what_the_script_makes_of_the_results():
     assert page.PAGE.read_text() == page.page(RESULTS)
+    readme = page.README.read_text()
+    assert "| killed in the middle of an epoch, resumed |" in readme
+    assert readme == page.readme(RESULTS), "python benchmarks/comparison/run.py --page"
 
 
 def test_each_cell_was_run_and_its_command_names_a_row_and_a_program():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from program import HERE, PROGRAMS, Found
 
 PAGE = HERE.parents[1] / "docs" / "evidence" / "comparison.md"
+README = HERE.parents[1] / "README.md"
+_IN_README = ("resume", "evaluation", "nan", "same")
 NAMES = {
     "paceline": "**paceline**",
     "lightning": "Lightning",
@@ -189,3 +192,19 @@ def page(results: dict[str, Any]) -> str:
     text = text.replace("PROGRAMS", _table(["trainer", "program", "with `run.py`"], programs))
     text = text.replace("OVERVIEW", _table(["", *NAMES.values(), "shown by"], rows))
     return text.replace("SPEED", _speed())
+
+
+def readme(results: dict[str, Any]) -> str:
+    """The README, with some rows of the trainers as their documentation has them, without further lines."""
+    trainers = [name for name in PROGRAMS if name != "by_hand"]
+    rows = []
+    for row in _IN_README:
+        title, say = ROWS[row]
+        found = [results["rows"][row][name] for name in trainers]
+        plain = [one.get("without", one["with"]) for one in found]
+        if row == "same":  # of its two counts of samples the one that does not divide
+            plain = [dict([*one.items()][-1:]) for one in plain]
+        rows.append([title, *map(say, plain)])
+    table = _table(["", *(NAMES[name] for name in trainers)], rows)
+    marked = r"(?<=<!-- comparison -->\n).*(?=<!-- end -->)"
+    return re.sub(marked, lambda _: f"\n{table}\n\n", README.read_text(), flags=re.DOTALL)

@@ -6,7 +6,8 @@ Each trainer has one program here, as its documentation would write it, with its
 compared here switched on. Lines marked ``own: ROW`` are what it leaves to its user: a row runs the program
 without them too. ``task.py`` has the data and the model, records what was computed, and lets happen what is
 to happen. ``rows.py`` has what is done in each row; all is judged by what was recorded. ``--json`` keeps
-what was found, row by row (``benchmarks/results/comparison.json``); ``--page`` writes the page from it.
+what was found, row by row (``benchmarks/results/comparison.json``); ``--page`` writes the page from it, and the
+README's table.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from page import PAGE, page
+from page import PAGE, README, page, readme
 from program import PROGRAMS, Found, Program
 from rows import ROWS
 
@@ -49,7 +50,9 @@ def main() -> None:
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     if options.page:
-        PAGE.write_text(page(json.loads(RESULTS.read_text())))
+        results = json.loads(RESULTS.read_text())
+        PAGE.write_text(page(results))
+        README.write_text(readme(results))
         return
     kept = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
