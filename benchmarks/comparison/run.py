@@ -6,8 +6,8 @@ Each trainer has one program here, as its documentation would write it, with its
 compared here switched on. Lines marked ``own: ROW`` are what it leaves to its user: a row runs the program
 without them too. ``task.py`` has the data and the model, records what was computed, and lets happen what is
 to happen. ``rows.py`` has what is done in each row; all is judged by what was recorded. ``--json`` keeps
-what was found, row by row (``benchmarks/results/comparison.json``); ``--page`` writes the page from it, and the
-README's table.
+what was found, row by row (``benchmarks/results/comparison.json``); ``--page`` writes the page and
+the README's table from it.
 """
 
 from __future__ import annotations
