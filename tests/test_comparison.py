@@ -15,7 +15,7 @@ RESULTS = json.loads(run.RESULTS.read_text())
 def test_the_page_is_what_the_script_makes_of_the_results():
     assert page.PAGE.read_text() == page.page(RESULTS)
     readme = page.README.read_text()
-    assert "| killed in the middle of an epoch, resumed |" in readme
+    assert "| killed in the middle of an epoch and resumed |" in readme
     assert readme == page.readme(RESULTS), "python benchmarks/comparison/run.py --page"
 
 
@@ -43,4 +43,4 @@ def test_a_fault_in_a_program_changes_what_is_said_of_it(tmp_path):
     read.source = read.source.replace(before, "[*range(rank, len(data), world), *[0] * rank]")
     found = rows.evaluation(read)
     assert found["computed"] == 8
-    assert page.evaluation(found).startswith("accuracy 0.375 in place of 0.286, loss")
+    assert page.evaluation(found).startswith("accuracy 0.375 instead of 0.286, loss")

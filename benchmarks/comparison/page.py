@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ NAMES = {
     "paceline": "**paceline**",
     "lightning": "Lightning",
     "accelerate": "Accelerate",
-    "transformers": "Trainer of transformers",
-    "by_hand": "by hand",
+    "transformers": "Hugging Face Trainer",
+    "by_hand": "hand-written loop",
 }
 
 
@@ -37,9 +37,9 @@ def _steps(count: int) -> str:
 def resume(found: Found) -> str:
     if found["code"]:
         return f"does not resume: {_ended(found['code'])}"
-    samples = "the same samples" if found["same samples"] else "other samples"
+    samples = "same samples" if found["same samples"] else "other samples"
     if found["difference"] == 0:
-        return f"{samples}, equal bit for bit"
+        return f"{samples}, weights identical bit for bit"
     return f"{samples}, weights differ by {_size(found['difference'])}"
 
 
@@ -48,7 +48,7 @@ def evaluation(found: Found) -> str:
     wrong = [key for key in exact if value[key] is None or abs(exact[key] - value[key]) > 1e-6]
     if not wrong:
         return "both exact"
-    parts = [f"{key} {value[key]:.3f} in place of {exact[key]:.3f}" for key in wrong]
+    parts = [f"{key} {value[key]:.3f} instead of {exact[key]:.3f}" for key in wrong]
     return ", ".join(parts) + "; accuracy exact" * (wrong == ["loss"])
 
 
@@ -64,14 +64,14 @@ def sigterm(found: Found) -> str:
 def nan(found: Found) -> str:
     if found["code"]:
         return (
-            f"ends before the update (step 7), {_ended(found['code'])}"
+            f"stops before the bad update (step 7), {_ended(found['code'])}"
             if found["updates"] == 6
-            else (f"ends after {_steps(found['updates'])}, {_ended(found['code'])}")
+            else (f"stops after {_steps(found['updates'])}, {_ended(found['code'])}")
         )
     if found["code"] is None:
         return f"hangs after {_steps(found['updates'])}"
     end = "weights NaN" if found["NaN at the end"] else "weights finite"
-    return f"trains on to the end, exit code 0, {end}"
+    return f"keeps training to the end, exit code 0, {end}"
 
 
 def same(found: Found) -> str:
@@ -81,7 +81,7 @@ def same(found: Found) -> str:
         if one["difference"] is not None and one["difference"] < 1e-4:
             parts.append(f"{samples}: equal to {_size(one['difference'])}")
         else:
-            differ = f"{total - one['steps of the same samples']} of {total} steps have other samples"
+            differ = f"different samples in {total - one['steps of the same samples']} of {total} steps"
             parts.append(f"{samples}: {differ}, weights differ by {_size(one['difference'])}")
     return "; ".join(parts)
 
@@ -99,11 +99,11 @@ def checkpoint(found: Found) -> str:
 
 
 ROWS: dict[str, tuple[str, Callable[[Found], str]]] = {
-    "resume": ("killed in the middle of an epoch, resumed", resume),
+    "resume": ("killed in the middle of an epoch and resumed", resume),
     "evaluation": ("metrics over 7 samples on 2 ranks", evaluation),
     "sigterm": ("SIGTERM", sigterm),
-    "nan": ("the loss of a rank is NaN", nan),
-    "same": ("1 rank and 2, the same global batch", same),
+    "nan": ("the loss becomes NaN on one rank", nan),
+    "same": ("1 rank and 2, same global batch size", same),
     "checkpoint": ("DDP, then FSDP, then one device", checkpoint),
 }
 
@@ -141,8 +141,6 @@ def _results(name: str) -> Any:
 def _speed() -> str:
     overhead = _results("overhead")["result"]["off"]
     throughput = _results("throughput")["result"]
-    gpu = _results("gpu")
-    on_gpu = gpu["throughput.py --models gpt --rounds 1"]
     names = {
         "paceline": "paceline",
         "lightning": "Lightning",
@@ -152,7 +150,7 @@ def _speed() -> str:
     microseconds = [f"+{overhead[name]['over_raw_us']:.0f}" for name in names.values()]
     rows = [
         [
-            "microseconds of a step over the loop by hand, tiny model, CPU",
+            "microseconds of a step over the hand-written loop, tiny model, CPU",
             *microseconds,
             f"{overhead['raw']['us_per_step']:.0f} in all",
         ]
@@ -160,15 +158,19 @@ def _speed() -> str:
     for model, title in (("cnn", "a small CNN"), ("vit", "ViT-Tiny"), ("gpt", "a small GPT")):
         values = [throughput[model].get(name, {}).get("of_by_hand") for name in names]
         rows.append([f"{title}, CPU, samples per second", *(f"{v:.2f}" if v else "" for v in values), "1"])
-    values = [on_gpu.get(name, {}).get("of_by_hand") for name in names]
-    rows.append(
-        [
-            f"a GPT on one {gpu['about']['device']}, {gpu['about']['date']}, one round",
-            *(f"{v:.3f}" if v else "" for v in values),
-            "1",
-        ]
-    )
+    rows.append([*_gpu_row(names), "1"])
     return _table(["", *NAMES.values()], rows)
+
+
+def _gpu_row(trainers: Iterable[str]) -> list[str]:
+    gpu = _results("gpu")
+    found = gpu["throughput.py --models gpt --rounds 1"]
+    values = [found.get(name, {}).get("of_by_hand") for name in trainers]
+    title = f"speed of a GPT on one {gpu['about']['device']}, {gpu['about']['date']}, one round"
+    return [
+        title,
+        *(f"{value:.3f} of a hand-written loop" if value else "not measured" for value in values),
+    ]
 
 
 def page(results: dict[str, Any]) -> str:
@@ -205,6 +207,7 @@ def readme(results: dict[str, Any]) -> str:
         if row == "same":  # of its two counts of samples the one that does not divide
             plain = [dict([*one.items()][-1:]) for one in plain]
         rows.append([title, *map(say, plain)])
+    rows.append(_gpu_row(trainers))
     table = _table(["", *(NAMES[name] for name in trainers)], rows)
     marked = r"(?<=<!-- comparison -->\n).*(?=<!-- end -->)"
     return re.sub(marked, lambda _: f"\n{table}\n\n", README.read_text(), flags=re.DOTALL)
