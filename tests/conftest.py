@@ -43,6 +43,8 @@ def pytest_configure(config):
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(config, items):
     """Each test has a tier; what is marked ``soak`` runs under ``--soak``, and in CI where it says so."""
+    for item in items:  # workers of pytest-xdist have to find the same names
+        assert " at 0x" not in item.nodeid, f"give its cases ids: {item.nodeid}"
     tiers.mark(items)
     left_out.select(config, items)
     cost.begin_with_the_longest(config, items)

@@ -30,7 +30,10 @@ def said_by(error):
     return fix
 
 
-@pytest.mark.parametrize("strategy", [*NAMES, DeepSpeed(2), DeepSpeed(3, offload=True)], ids=str)
+OBJECTS = {"DeepSpeed(2)": DeepSpeed(2), "DeepSpeed(3, offload=True)": DeepSpeed(3, offload=True)}
+
+
+@pytest.mark.parametrize("strategy", [*NAMES, *OBJECTS.values()], ids=[*NAMES, *OBJECTS])
 def test_a_fit_is_refused_before_anything_is_started(strategy, monkeypatch):
     trainer = quiet(strategy=strategy, max_steps=1)
     monkeypatch.setattr(trainer.strategy, "setup", None)  # it is not reached
