@@ -122,6 +122,7 @@ NEEDED = {
     "EarlyStopping": {"monitor": "val/loss"},
     "Evaluator": {"dataloader": [], "name": "other"},
     "Freeze": {"patterns": "*"},
+    "OptunaPruning": {"trial": None},
     "PredictionWriter": {"path": "predictions.jsonl"},
     "SampleImages": {"classes": 2, "output": "layer"},
 }
