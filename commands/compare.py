@@ -42,9 +42,10 @@ def replay(
             "--json is without --pdb, whose debugger prints to a terminal", code="options-conflict"
         )
     command = _consented(run, step, trust, yes)
-    if not as_json:
+    if as_json:
+        typer.echo(replay_as_json(command, run, step, accelerator))
+    else:
         run_again(command, run, step, accelerator, debug)
-    typer.echo(replay_as_json(command, run, step, accelerator))
 
 
 def _consented(run: Path, step: int, trust: bool, yes: bool) -> Command:
