@@ -272,10 +272,9 @@ def _experiment(run: Path) -> Any:
 def _evaluate(experiment: Any, checkpoint: Path) -> None:
     """Load the weights that evaluations use, and call a step on its first batch."""
     from ..trainer.module import is_overridden
+    from ..trainer.phases import STEPS
 
-    verbs = ("validate", "test", "predict")
-    steps = ("validation_step", "test_step", "predict_step")
-    for verb, step in zip(verbs, steps, strict=True):
+    for verb, step in STEPS.items():
         if is_overridden(experiment.module, step):
             experiment.evaluate(verb, checkpoint)
             return

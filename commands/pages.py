@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import PacelineError, nearest
 from .output import JSON, print_json, print_table
 
 _PAGES = Path(__file__).parent.parent / "docs"
@@ -41,7 +42,7 @@ def explain(
 ) -> None:
     """Say what the code of an error means, why it happens and how to mend it; or list all codes."""
     if code:
-        page = _of(code)
+        page = read(_named("code", code, files(), fix="paceline explain lists all codes"))
         if as_json:
             print_json(asdict(page))
         else:
@@ -66,26 +67,20 @@ def skills(
 
     A skill is Markdown after a name and a description: `paceline skills NAME > SKILL.md`.
     """
-    texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(SKILLS.glob("*.md"))}
+    found = sorted(SKILLS.glob("*.md"))
     if name is None:
-        rows = [(one, _description(text)) for one, text in texts.items()]
+        rows = [(file.stem, _description(file.read_text(encoding="utf-8"))) for file in found]
         if as_json:
             print_json([{"name": one, "description": about} for one, about in rows])
         else:
             print_table(("skill", "what it is for"), rows)
-    elif name not in texts:
-        from ..errors import PacelineError, nearest
-
-        raise PacelineError(
-            f"there is no skill {name!r}",
-            code="unknown-choice",
-            allowed=", ".join(texts),
-            meant=nearest(name, texts),
-        )
-    elif as_json:
-        print_json({"name": name, "description": _description(texts[name]), "text": texts[name]})
+        return
+    file = _named("skill", name, found, allowed=", ".join(file.stem for file in found))
+    text = file.read_text(encoding="utf-8")
+    if as_json:
+        print_json({"name": file.stem, "description": _description(text), "text": text})
     else:
-        typer.echo(texts[name], nl=False)
+        typer.echo(text, nl=False)
 
 
 def files() -> list[Path]:
@@ -111,19 +106,15 @@ def _shown(link: re.Match[str]) -> str:
     return f"{text} ({target})" if "://" in target else text
 
 
-def _of(code: str) -> Page:
-    from ..errors import PacelineError, nearest
-
-    name = code.strip().lower().replace("_", "-")
-    known = {file.stem: file for file in files()}
+def _named(what: str, given: str, found: list[Path], **answer: str) -> Path:
+    """The page that a name means."""
+    name = given.strip().lower().replace("_", "-")
+    known = {file.stem: file for file in found}
     if name not in known:
         raise PacelineError(
-            f"there is no code {code!r}",
-            code="unknown-choice",
-            meant=nearest(name, known),
-            fix="paceline explain lists all codes",
+            f"there is no {what} {given!r}", code="unknown-choice", meant=nearest(name, known), **answer
         )
-    return read(known[name])
+    return known[name]
 
 
 def _description(text: str) -> str:

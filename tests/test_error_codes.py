@@ -38,7 +38,7 @@ PAGES = {page.code: page for page in map(read, files())}
 
 @functools.cache
 def nodes():
-    """By file, the nodes of its tree; those of files that make no error are left out."""
+    """By file, the nodes of its tree; files that make no error are skipped."""
     paths = (path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
     ours = sorted(p for p in paths if p.parts[0] not in ELSEWHERE and not p.parts[0].startswith("."))
     texts = {str(path): (ROOT / path).read_text() for path in ours}

@@ -1,4 +1,4 @@
-"""The program of a trainer: run in processes of its own, with a deadline, and what it recorded read."""
+"""The program of a trainer: run in its own processes, with a deadline, and what it recorded read."""
 
 from __future__ import annotations
 

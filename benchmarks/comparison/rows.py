@@ -8,7 +8,7 @@ from program import Ended, Found, Program
 
 
 def _continued(whole: Ended, broken: Ended, resumed: Ended) -> Found:
-    """How a resumed run goes on from one that was broken off, beside one that was not."""
+    """How a resumed run continues one that was broken off, beside one that was not."""
     start = len(whole.steps) - len(resumed.steps)
     return {
         "code": resumed.code,

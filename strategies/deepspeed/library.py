@@ -15,7 +15,7 @@ from . import internals
 
 
 def check_installed() -> None:
-    """See that it is there, before ranks are started.
+    """See that it is installed, before ranks are started.
 
     Raises:
         PacelineError: where it is not installed.
