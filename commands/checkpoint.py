@@ -81,7 +81,7 @@ def export(
 ) -> None:
     """Write a checkpoint's weights, its training state, or its forward, for use without this package."""
     if program is not None:
-        if to is not _Form.SAFETENSORS or merged or dtype or gguf or hub:
+        if to is not _Form.SAFETENSORS or any((merged, dtype, gguf, hub, public, dry_run)):
             raise PacelineError(
                 "--format writes a program, and other options are for weights", code="options-conflict"
             )

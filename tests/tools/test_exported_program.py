@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from paceline import PacelineError, TrainModule
+from paceline.__main__ import app
 from paceline.recipes.digits import Digits
 from paceline.recipes.vit_cifar10 import ViTClassifier
 from paceline.tools.exported_program import export_program, find_call
@@ -155,3 +156,11 @@ def test_onnx_needs_its_packages(tmp_path, monkeypatch):
     with pytest.raises(PacelineError, match="--format onnx needs onnx") as error:
         export_program(Nested(), "", call(2, 3), tmp_path, "onnx")
     assert "pip install 'paceline[onnx]'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "option", ["--merged", "--gguf", "--public", "--dry-run", "--to=torch", "--hub=me/it"]
+)
+def test_options_for_weights_are_refused_beside_a_format(option, tmp_path):
+    with pytest.raises(PacelineError, match="--format writes a program, and other options are for weights"):
+        app(["export", "run", str(tmp_path), "--format=torch", option], standalone_mode=False)
