@@ -242,7 +242,8 @@ def _set_torch_variables(launched: LauncherRank) -> None:
     else:
         # A number that all ranks know: the job step's, else the process that started them all here.
         job = _number("SLURM_JOB_ID", os.getppid()) * 31 + _number("SLURM_STEP_ID", 0)
-        os.environ["MASTER_PORT"] = str(20000 + job % 40000)
+        # Below those that a system gives to connections (from 32768 on Linux), which may be in use.
+        os.environ["MASTER_PORT"] = str(10000 + job % 19000)
 
 
 def first_host(nodelist: str) -> str:

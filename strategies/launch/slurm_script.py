@@ -16,7 +16,7 @@ from ...errors import PacelineError
 _MARK = "# Written by `paceline launch --slurm`"
 _OURS = "--slurm", "--dry-run"
 _OPTION = re.compile(r"[a-z][a-z-]*(=[^\n]*)?")
-_HEAD_NODE = '"$head_node:$((20000 + SLURM_JOB_ID % 40000))"'  # a port that jobs do not share
+_HEAD_NODE = '"$head_node:$((10000 + SLURM_JOB_ID % 19000))"'  # a port that jobs do not share
 
 
 def submit(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:

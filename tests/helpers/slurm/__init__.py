@@ -71,6 +71,7 @@ class Job:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder, self.id, self.restarts = folder, folder.name, 0
         self.reaches = "all"  # or "tasks"
+        self.logs: Path | None = None  # a folder of what the steps print elsewhere
         self.options: dict[str, str] = json.loads((folder / "options.json").read_text())
         nodes = int(self.options.get("nodes", "1").split("-")[-1])
         hosts = f"127.0.0.[1-{nodes}]" if nodes > 1 else "127.0.0.1"
@@ -93,7 +94,8 @@ class Job:
     @property
     def output(self) -> str:
         """All that the job has printed."""
-        return "".join(p.read_text() for p in sorted(self.folder.glob("out*")))
+        logs = self.logs.glob("*_log.*") if self.logs else []
+        return "".join(p.read_text() for p in sorted([*self.folder.glob("out*"), *logs]))
 
     def start(self) -> None:
         """Run the script; its output is added to what an earlier start has printed."""

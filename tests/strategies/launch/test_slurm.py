@@ -52,7 +52,7 @@ def test_the_script_of_a_job_on_several_machines(capsys, tmp_path, monkeypatch):
     ]
     assert text.splitlines()[-1] == (
         f"srun --kill-on-bad-exit=1 {sys.executable} -m paceline launch --nnodes 2 --nproc 8 "
-        '--rdzv-backend=c10d --rdzv-endpoint="$head_node:$((20000 + SLURM_JOB_ID % 40000))" '
+        '--rdzv-backend=c10d --rdzv-endpoint="$head_node:$((10000 + SLURM_JOB_ID % 19000))" '
         """--rdzv-id="$SLURM_JOB_ID" train.py --name 'a b' --slurm"""
     )
     assert list(tmp_path.iterdir()) == []
