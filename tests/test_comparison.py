@@ -8,7 +8,9 @@ import pytest
 from helpers.jobs import load_job
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "comparison"
-program, rows, page, run = (load_job(FOLDER / f"{name}.py") for name in ("program", "rows", "page", "run"))
+program, mistakes, rows, page, run = (
+    load_job(FOLDER / f"{name}.py") for name in ("program", "mistakes", "rows", "page", "run")
+)
 RESULTS = json.loads(run.RESULTS.read_text())
 
 
@@ -21,12 +23,25 @@ def test_the_page_is_what_the_script_makes_of_the_results():
 
 def test_each_cell_was_run_and_its_command_names_a_row_and_a_program():
     text = page.PAGE.read_text()
-    assert set(re.findall(r"--row (\w+)`", text)) == set(RESULTS["rows"]) <= set(rows.ROWS)
+    assert set(re.findall(r"--row (\w+)`", text)) == set(RESULTS["rows"]) == set(rows.ROWS)
     assert re.findall(r"--trainer ([a-z_]+)`", text) == list(program.PROGRAMS)
     for found in RESULTS["rows"].values():
         assert list(found) == list(program.PROGRAMS)
     for name in re.findall(r"`(benchmarks/[\w/]+\.\w+)", text):
         assert (FOLDER.parents[1] / name).exists(), name
+
+
+def test_each_mistake_can_be_made_in_the_programs_as_they_are(tmp_path):
+    for trainer in program.PROGRAMS:
+        source = program.Program(trainer, tmp_path, "mistakes").source
+        made = [
+            mistakes.edited(source, trainer, name)
+            for name in mistakes.EDITS
+            if trainer in mistakes.EDITS[name]
+        ]
+        assert source not in made
+        for text in made:
+            compile(text, trainer, "exec")
 
 
 @pytest.mark.parametrize("trainer", program.PROGRAMS)

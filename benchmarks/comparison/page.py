@@ -61,6 +61,21 @@ def sigterm(found: Found) -> str:
     return "; ".join(parts)
 
 
+def sigkill(found: Found) -> str:
+    failed = [one for one in found.values() if one["code"]]
+    if failed:
+        why = failed[0]["said"][:80] or _ended(failed[0]["code"])
+        return f"{len(failed)} of {len(found)} do not resume: {why}"
+    wrong = [one for one in found.values() if one["difference"] != 0]
+    lost = max(one["lost"] for one in found.values())
+    differ = (
+        f"; {len(wrong)} of {len(found)} end with other weights"
+        if wrong
+        else ", weights identical bit for bit"
+    )
+    return f"all resume, at most {_steps(lost)} lost{differ}"
+
+
 def nan(found: Found) -> str:
     if found["code"]:
         return (
@@ -72,6 +87,18 @@ def nan(found: Found) -> str:
         return f"hangs after {_steps(found['updates'])}"
     end = "weights NaN" if found["NaN at the end"] else "weights finite"
     return f"keeps training to the end, exit code 0, {end}"
+
+
+def world(found: Found) -> str:
+    asked, none = found["2 of 4"], found["none of 2"]
+    first = "an error" if asked["code"] else f"trains on 4 with {asked['samples of a step']} samples a step"
+    if none["code"]:
+        second = "an error"
+    elif none["of which different"] < none["samples of a step"]:
+        second = "separate runs on the same samples"
+    else:
+        second = f"joined, {none['samples of a step']} samples a step"
+    return f"{first}; {second}"
 
 
 def same(found: Found) -> str:
@@ -102,7 +129,9 @@ ROWS: dict[str, tuple[str, Callable[[Found], str]]] = {
     "resume": ("killed in the middle of an epoch and resumed", resume),
     "evaluation": ("metrics over 7 samples on 2 ranks", evaluation),
     "sigterm": ("SIGTERM", sigterm),
+    "sigkill": ("killed while a checkpoint is written", sigkill),
     "nan": ("the loss becomes NaN on one rank", nan),
+    "world": ("2 devices asked for, 4 started; no number given, 2 started", world),
     "same": ("1 rank and 2, same global batch size", same),
     "checkpoint": ("DDP, then FSDP, then one device", checkpoint),
 }
@@ -173,6 +202,60 @@ def _gpu_row(trainers: Iterable[str]) -> list[str]:
     ]
 
 
+def _mistakes(found: dict[str, dict[str, Found]]) -> str:
+    rows = []
+    for mistake in next(iter(found.values())):
+        row = [mistake]
+        for trainer in found:
+            one = found[trainer].get(mistake)
+            row.append("" if one is None else _answer(one))
+        rows.append(row)
+    return _table(["mistake", *(NAMES[trainer] for trainer in found)], rows)
+
+
+def _answer(one: Found) -> str:
+    if one["code"] is None:
+        return "hangs"
+    if not one["code"]:
+        return f"**silent**: exit code 0 after {_steps(one['updates'])}"
+    said = one["said"].replace("|", "\\|").replace("<", "&lt;")
+    said = said if len(said) <= 110 else said[:107] + "..."
+    return f"{said} ({one['updates']} updates, {one['lines']} lines)"
+
+
+def _speed() -> str:
+    overhead = _results("overhead")["result"]["off"]
+    throughput = _results("throughput")["result"]
+    gpu = _results("gpu")
+    on_gpu = gpu["throughput.py --models gpt --rounds 1"]
+    names = {
+        "paceline": "paceline",
+        "lightning": "Lightning",
+        "accelerate": "Accelerate",
+        "transformers": "Transformers",
+    }
+    microseconds = [f"+{overhead[name]['over_raw_us']:.0f}" for name in names.values()]
+    rows = [
+        [
+            "microseconds of a step over the loop by hand, tiny model, CPU",
+            *microseconds,
+            f"{overhead['raw']['us_per_step']:.0f} in all",
+        ]
+    ]
+    for model, title in (("cnn", "a small CNN"), ("vit", "ViT-Tiny"), ("gpt", "a small GPT")):
+        values = [throughput[model].get(name, {}).get("of_by_hand") for name in names]
+        rows.append([f"{title}, CPU, samples per second", *(f"{v:.2f}" if v else "" for v in values), "1"])
+    values = [on_gpu.get(name, {}).get("of_by_hand") for name in names]
+    rows.append(
+        [
+            f"a GPT on one {gpu['about']['device']}, {gpu['about']['date']}, one round",
+            *(f"{v:.3f}" if v else "" for v in values),
+            "1",
+        ]
+    )
+    return _table(["", *NAMES.values()], rows)
+
+
 def page(results: dict[str, Any]) -> str:
     """The whole page."""
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
@@ -193,6 +276,7 @@ def page(results: dict[str, Any]) -> str:
     text = (HERE / "page.md").read_text().replace("DATE", results["date"]).replace("VERSIONS", versions)
     text = text.replace("PROGRAMS", _table(["trainer", "program", "with `run.py`"], programs))
     text = text.replace("OVERVIEW", _table(["", *NAMES.values(), "shown by"], rows))
+    text = text.replace("MISTAKES", _mistakes(results["rows"]["mistakes"]))
     return text.replace("SPEED", _speed())
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,11 @@ class Program:
         arguments: str,
         name: str,
         ranks: int = 1,
-        stop_at: int = 0,
+        until: Callable[[Path, Ended], bool] | None = None,
+        by: signal.Signals = signal.SIGTERM,
+        deadline: float = DEADLINE,
     ) -> Ended:
-        """Run it in the folder ``name``, several ranks under torchrun; SIGTERM in step ``stop_at``."""
+        """Run it in the folder ``name``, several ranks under torchrun; send it a signal once ``until``."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         records = folder / "records.jsonl"
@@ -105,19 +108,18 @@ class Program:
             )
             code = None
             try:
-                while code is None and time.monotonic() - begun < DEADLINE:
-                    time.sleep(0.02)
+                while code is None and time.monotonic() - begun < deadline:
+                    time.sleep(0.005 if until else 0.05)
                     code = process.poll()
-                    so_far = Ended(None, 0.0, read_records(records)[before:], "")
-                    if stop_at and len(so_far.steps) >= stop_at:
-                        process.send_signal(signal.SIGTERM)
-                        stop_at, begun = 0, time.monotonic()
+                    if until and until(folder, Ended(None, 0.0, read_records(records)[before:], "")):
+                        process.send_signal(by)
+                        until, begun = None, time.monotonic()
             finally:
                 seconds = time.monotonic() - begun
                 _end_all(token)
                 process.wait()
-            if stop_at and code is None:
-                raise TimeoutError(f"{self.trainer} did not begin step {stop_at} within {DEADLINE} s")
+            if until and code is None:
+                raise TimeoutError(f"{self.trainer} did not come to where it was to get a signal")
             printed.seek(0)
             return Ended(code, round(seconds, 1), read_records(records)[before:], printed.read()[-20000:])
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
+from pathlib import Path
 
+from mistakes import mistakes
 from program import Ended, Found, Program
 
 
@@ -44,7 +48,9 @@ def sigterm(program: Program) -> Found:
     found = {}
     for ranks in (1, 2):
         devices = f"--devices {ranks} --epochs 4 --save 10"
-        broken = program(f"{devices} --pause 0.3", f"on-{ranks}", ranks, stop_at=14)
+        broken = program(
+            f"{devices} --pause 0.3", f"on-{ranks}", ranks, lambda _, so_far: len(so_far.steps) >= 14
+        )
         resumed = program(f"{devices} --resume", f"on-{ranks}", ranks)
         start = 48 - len(resumed.steps)
         found[f"{ranks} ranks"] = {
@@ -104,6 +110,57 @@ def checkpoint(program: Program) -> Found:
     return found | {"difference": program.difference("whole", "run")}
 
 
+def sigkill(program: Program) -> Found:
+    """SIGKILL while the checkpoint of step 10 (130 MB) is written, half and almost whole; resumed."""
+    size = "--epochs 1 --width 500000"
+    whole = program(size, "whole")
+    found = {}
+    for part in (0.5, 0.95):
+        name = f"at-{part}"
+        broken = program(f"{size} --pause 0.5", name, 1, _writing(part), signal.SIGKILL)
+        resumed = program(f"{size} --resume", name)
+        one = _continued(whole, broken, resumed)
+        one["difference"], one["said"] = program.difference("whole", name), resumed.said
+        found[f"{part:.0%}"] = one
+    return found
+
+
+def _writing(part: float) -> Callable[[Path, Ended], bool]:
+    """True once so large a part of the checkpoint after step 10 is in its files."""
+    before: dict[Path, int] = {}
+
+    def files(folder: Path) -> dict[Path, int]:
+        paths = [Path(place, name) for place, _, names in os.walk(folder) for name in names]
+        return {path: path.stat().st_mtime_ns for path in paths if path.exists()}
+
+    def reached(folder: Path, so_far: Ended) -> bool:
+        if so_far.updates in (7, 8, 9) and not before:
+            before.update(files(folder))
+        if so_far.updates < 10:
+            return False
+        new = [path for path, time in files(folder).items() if before.get(path) != time]
+        return sum(path.stat().st_size for path in new if path.exists()) > part * 126e6
+
+    return reached
+
+
+def world(program: Program) -> Found:
+    """``devices=2`` under torchrun with four processes; and no number at all under torchrun with two."""
+    found = {}
+    for name, arguments, ranks in (("2 of 4", "--devices 2", 4), ("none of 2", "", 2)):
+        run = program(f"{arguments} --epochs 1", name.replace(" ", "-"), ranks)
+        by_rank = {one["rank"]: one["batch"] for one in reversed(run.records) if "batch" in one}
+        found[name] = {
+            "code": run.code,
+            "seconds": run.seconds,
+            "samples of a step": sum(map(len, by_rank.values())),
+            "of which different": len({index for batch in by_rank.values() for index in batch}),
+            "said": run.said,
+        }
+    return found
+
+
 ROWS: dict[str, Callable[[Program], Found]] = {
-    row.__name__: row for row in (resume, evaluation, sigterm, nan, same, checkpoint)
+    row.__name__: row
+    for row in (resume, evaluation, sigterm, sigkill, nan, world, same, checkpoint, mistakes)
 }
