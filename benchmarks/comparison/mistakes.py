@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 from program import HERE, PROGRAMS, Ended, Found, Program, read_records
@@ -41,7 +40,10 @@ EDITS: dict[str, dict[str, tuple[str, str]]] = {
     "a number of epochs in words": {
         name: (f"{text}=options.epochs", f'{text}="three"') for name, text in EPOCHS.items()
     },
-    'strategy="dpp"': dict.fromkeys(("paceline", "lightning"), ("strategy=", 'strategy="dpp" or ')),
+    'strategy="dpp"': {
+        "paceline": ('strategy=options.strategy if task.WORLD > 1 else "auto"', 'strategy="dpp"'),
+        "lightning": ('strategy=sharded if options.strategy == "fsdp" else', 'strategy="dpp" if True else'),
+    },
     "precision bf-16": {
         "paceline": ('accelerator="cpu",', 'accelerator="cpu", precision="bf-16",'),
         "lightning": ('accelerator="cpu",', 'accelerator="cpu", precision="bf-16",'),
@@ -61,7 +63,10 @@ EDITS: dict[str, dict[str, tuple[str, str]]] = {
 }
 ARGUMENTS = {
     "no samples": ["--samples 0"],
-    "resumed with a wider model": ["--epochs 1 --fault kill:8", "--epochs 1 --resume --width 64"],
+    "resumed with a wider model": [
+        "--epochs 1 --pause 0.2 --fault kill:8",
+        "--epochs 1 --resume --width 64",
+    ],
 }
 MISTAKES = (*EDITS, *ARGUMENTS)
 
@@ -89,7 +94,8 @@ def mistakes(program: Program) -> Found:
         code, child = [next(ends) for _ in steps][-1]
         folder = Path(steps[-1][0])
         records = [one for one in read_records(folder / "records.jsonl") if one["pid"] == child]
-        found[name] = _answer(Ended(code, 0, records, (folder / "printed.txt").read_text()))
+        printed = (folder / "printed.txt").read_text().replace(f"{folder}/", "")
+        found[name] = _answer(Ended(code, 0, records, printed))
     return found
 
 
@@ -104,6 +110,6 @@ def edited(source: str, trainer: str, name: str) -> str:
 
 
 def _answer(run: Ended) -> Found:
-    printed = re.split(r"^(?=Traceback|.*Error: )", run.printed, maxsplit=1, flags=re.MULTILINE)
-    lines = printed[1].strip().splitlines() if len(printed) > 1 else []
+    printed = run.printed[run.printed.find("Traceback (most recent") :] if run.code else ""
+    lines = printed.strip().splitlines()
     return {"code": run.code, "updates": run.updates, "lines": len(lines), "said": run.said}

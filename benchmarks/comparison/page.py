@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from program import HERE, PROGRAMS, Found
 
 PAGE = HERE.parents[1] / "docs" / "evidence" / "comparison.md"
 README = HERE.parents[1] / "README.md"
-_IN_README = ("resume", "evaluation", "nan", "same")
+_IN_README = ("resume", "sigkill", "evaluation", "nan", "same")
 NAMES = {
     "paceline": "**paceline**",
     "lightning": "Lightning",
@@ -64,7 +65,7 @@ def sigterm(found: Found) -> str:
 def sigkill(found: Found) -> str:
     failed = [one for one in found.values() if one["code"]]
     if failed:
-        why = failed[0]["said"][:80] or _ended(failed[0]["code"])
+        why = _shortened(failed[0]["said"]) or _ended(failed[0]["code"])
         return f"{len(failed)} of {len(found)} do not resume: {why}"
     wrong = [one for one in found.values() if one["difference"] != 0]
     lost = max(one["lost"] for one in found.values())
@@ -91,14 +92,16 @@ def nan(found: Found) -> str:
 
 def world(found: Found) -> str:
     asked, none = found["2 of 4"], found["none of 2"]
-    first = "an error" if asked["code"] else f"trains on 4 with {asked['samples of a step']} samples a step"
-    if none["code"]:
-        second = "an error"
-    elif none["of which different"] < none["samples of a step"]:
-        second = "separate runs on the same samples"
-    else:
-        second = f"joined, {none['samples of a step']} samples a step"
-    return f"{first}; {second}"
+    parts = []
+    for one, ranks in ((asked, 4), (none, 2)):
+        samples, different = one["samples of a step"], one["of which different"]
+        if not one["trained"]:
+            parts.append("an error")
+        elif different < samples:
+            parts.append("separate runs on the same samples")
+        else:
+            parts.append(f"trains on {ranks}, {samples} samples a step")
+    return "; ".join(parts)
 
 
 def same(found: Found) -> str:
@@ -202,12 +205,17 @@ def _gpu_row(trainers: Iterable[str]) -> list[str]:
     ]
 
 
+def _shortened(said: str) -> str:
+    return textwrap.shorten(said, 160, placeholder=" ...").replace("|", "\\|").replace("<", "&lt;")
+
+
 def _mistakes(found: dict[str, dict[str, Found]]) -> str:
     rows = []
-    for mistake in next(iter(found.values())):
+    answers = {trainer: cells["with"] for trainer, cells in found.items()}
+    for mistake in answers["paceline"]:
         row = [mistake]
-        for trainer in found:
-            one = found[trainer].get(mistake)
+        for trainer in answers:
+            one = answers[trainer].get(mistake)
             row.append("" if one is None else _answer(one))
         rows.append(row)
     return _table(["mistake", *(NAMES[trainer] for trainer in found)], rows)
@@ -218,42 +226,7 @@ def _answer(one: Found) -> str:
         return "hangs"
     if not one["code"]:
         return f"**silent**: exit code 0 after {_steps(one['updates'])}"
-    said = one["said"].replace("|", "\\|").replace("<", "&lt;")
-    said = said if len(said) <= 110 else said[:107] + "..."
-    return f"{said} ({one['updates']} updates, {one['lines']} lines)"
-
-
-def _speed() -> str:
-    overhead = _results("overhead")["result"]["off"]
-    throughput = _results("throughput")["result"]
-    gpu = _results("gpu")
-    on_gpu = gpu["throughput.py --models gpt --rounds 1"]
-    names = {
-        "paceline": "paceline",
-        "lightning": "Lightning",
-        "accelerate": "Accelerate",
-        "transformers": "Transformers",
-    }
-    microseconds = [f"+{overhead[name]['over_raw_us']:.0f}" for name in names.values()]
-    rows = [
-        [
-            "microseconds of a step over the loop by hand, tiny model, CPU",
-            *microseconds,
-            f"{overhead['raw']['us_per_step']:.0f} in all",
-        ]
-    ]
-    for model, title in (("cnn", "a small CNN"), ("vit", "ViT-Tiny"), ("gpt", "a small GPT")):
-        values = [throughput[model].get(name, {}).get("of_by_hand") for name in names]
-        rows.append([f"{title}, CPU, samples per second", *(f"{v:.2f}" if v else "" for v in values), "1"])
-    values = [on_gpu.get(name, {}).get("of_by_hand") for name in names]
-    rows.append(
-        [
-            f"a GPT on one {gpu['about']['device']}, {gpu['about']['date']}, one round",
-            *(f"{v:.3f}" if v else "" for v in values),
-            "1",
-        ]
-    )
-    return _table(["", *NAMES.values()], rows)
+    return f"{_shortened(one['said'])} ({one['updates']} updates, {one['lines']} lines)"
 
 
 def page(results: dict[str, Any]) -> str:

@@ -58,7 +58,9 @@ class Ended:
             "ChildFailedError"
         )[0]
         found = re.findall(
-            r"^([\w.]*(?:Error|Exception)\b: .*(?:\n(?!Traceback).+)*)", printed, flags=re.MULTILINE
+            r"^([\w.]*(?:Error|Exception)\b(?:: .*|$)(?:\n(?!Traceback|[EW]\d{4} ).+)*)",
+            printed,
+            flags=re.MULTILINE,
         )
         return " ".join(found[-1].split())[:300] if found else ""
 
@@ -119,9 +121,10 @@ class Program:
                 _end_all(token)
                 process.wait()
             if until and code is None:
-                raise TimeoutError(f"{self.trainer} did not come to where it was to get a signal")
+                raise TimeoutError(f"{self.trainer} did not reach the place where it was to get a signal")
             printed.seek(0)
-            return Ended(code, round(seconds, 1), read_records(records)[before:], printed.read()[-20000:])
+            text = printed.read()[-20000:].replace(f"{folder}/", "")
+            return Ended(code, round(seconds, 1), read_records(records)[before:], text)
 
     def weights(self, name: str) -> Any:
         """Those at the end of the run in that folder; None without an end."""

@@ -148,11 +148,12 @@ def world(program: Program) -> Found:
     """``devices=2`` under torchrun with four processes; and no number at all under torchrun with two."""
     found = {}
     for name, arguments, ranks in (("2 of 4", "--devices 2", 4), ("none of 2", "", 2)):
-        run = program(f"{arguments} --epochs 1", name.replace(" ", "-"), ranks)
+        folder = name.replace(" ", "-")
+        run = program(f"{arguments} --epochs 1", folder, ranks)
         by_rank = {one["rank"]: one["batch"] for one in reversed(run.records) if "batch" in one}
         found[name] = {
             "code": run.code,
-            "seconds": run.seconds,
+            "trained": program.weights(folder) is not None,
             "samples of a step": sum(map(len, by_rank.values())),
             "of which different": len({index for batch in by_rank.values() for index in batch}),
             "said": run.said,

@@ -71,3 +71,4 @@ def train():
 
 
 evaluate() if options.evaluate else train()
+accelerator.end_training()
