@@ -123,7 +123,7 @@ def run_pytest(tree: Path, tests: Sequence[str], seconds: float) -> str:
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
-                output, _ = process.communicate(timeout=0.5)
+                output, _ = process.communicate(timeout=min(0.5, seconds))
                 break
             if time.monotonic() > ends or _ending.is_set():
                 raise TimeoutError
