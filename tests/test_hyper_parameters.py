@@ -28,10 +28,15 @@ def folder(tmp_path):
 
 def test_a_study_prunes_and_has_nothing_to_do_when_it_is_started_again(folder):
     pytest.importorskip("optuna")
-    first = run_ranks(folder / "study.py", 1, folder=folder)
+    program, pruner = folder / "study.py", "    pruner="
+    drawn = program.read_text()
+    assert drawn.count(pruner) == 1
+    seeded = f"    sampler=optuna.samplers.TPESampler(seed=1),\n{pruner}"  # one whose trials are pruned
+    program.write_text(drawn.replace(pruner, seeded))
+    first = run_ranks(program, 1, folder=folder)
     assert "pruned. val/loss at report" in first.stderr, first.output
     assert len(list((folder / "runs" / "sines").iterdir())) == 6
-    again = run_ranks(folder / "study.py", 1, folder=folder)
+    again = run_ranks(program, 1, folder=folder)
     assert again.stdout == first.stdout.splitlines(keepends=True)[-1]
 
 
