@@ -31,6 +31,13 @@ def test_each_cell_was_run_and_its_command_names_a_row_and_a_program():
         assert (FOLDER.parents[1] / name).exists(), name
 
 
+def test_no_result_has_a_path_of_the_machine_it_was_measured_on():
+    paths = re.compile(r"""(?<=[ "'(=])/\w[\w.-]*/\w[\w.-]*/.*""")
+    files = sorted((FOLDER.parent / "results").glob("*.json"))
+    assert run.RESULTS in files
+    assert {f.name: found for f in files if (found := paths.findall(f.read_text()))} == {}
+
+
 def test_each_mistake_can_be_made_in_the_programs_as_they_are(tmp_path):
     for trainer in program.PROGRAMS:
         source = program.Program(trainer, tmp_path, "mistakes").source

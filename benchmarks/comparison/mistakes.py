@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from program import HERE, PROGRAMS, Ended, Found, Program, read_records
+from program import HERE, PROGRAMS, Ended, Found, Program, read_printed, read_records
 
 LOSS = {
     "paceline": 'return self.net(**batch)["loss"]',
@@ -42,7 +42,10 @@ EDITS: dict[str, dict[str, tuple[str, str]]] = {
     },
     'strategy="dpp"': {
         "paceline": ('strategy=options.strategy if task.WORLD > 1 else "auto"', 'strategy="dpp"'),
-        "lightning": ('strategy=sharded if options.strategy == "fsdp" else', 'strategy="dpp" if True else'),
+        "lightning": (
+            'strategy=sharded if options.strategy == "fsdp" else "ddp" if task.WORLD > 1 else "auto"',
+            'strategy="dpp"',
+        ),
     },
     "precision bf-16": {
         "paceline": ('accelerator="cpu",', 'accelerator="cpu", precision="bf-16",'),
@@ -94,8 +97,7 @@ def mistakes(program: Program) -> Found:
         code, child = [next(ends) for _ in steps][-1]
         folder = Path(steps[-1][0])
         records = [one for one in read_records(folder / "records.jsonl") if one["pid"] == child]
-        printed = (folder / "printed.txt").read_text().replace(f"{folder}/", "")
-        found[name] = _answer(Ended(code, 0, records, printed))
+        found[name] = _answer(Ended(code, 0, records, read_printed(folder)))
     return found
 
 

@@ -23,6 +23,7 @@ PROGRAMS = {
     "transformers": "with_transformers.py",
     "by_hand": "by_hand.py",
 }
+PRINTED = "printed.txt"
 DEADLINE = 240
 Found = dict[str, Any]
 
@@ -58,7 +59,7 @@ class Ended:
             "ChildFailedError"
         )[0]
         found = re.findall(
-            r"^([\w.]*(?:Error|Exception)\b(?:: .*|$)(?:\n(?!Traceback|[EW]\d{4} ).+)*)",
+            r"^([\w.]*(?:Error|Exception)\b(?:: .*|$)(?:\n(?!Traceback|[EW]\d{4} |\s+(?:File |raise |\^)).+)*)",
             printed,
             flags=re.MULTILINE,
         )
@@ -104,7 +105,7 @@ class Program:
             "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
         }
         begun = time.monotonic()
-        with (folder / "printed.txt").open("w+") as printed:
+        with (folder / PRINTED).open("w") as printed:
             process = subprocess.Popen(
                 command, cwd=folder, env=environment, stdout=printed, stderr=subprocess.STDOUT
             )
@@ -122,9 +123,7 @@ class Program:
                 process.wait()
             if until and code is None:
                 raise TimeoutError(f"{self.trainer} did not reach the place where it was to get a signal")
-            printed.seek(0)
-            text = printed.read()[-20000:].replace(f"{folder}/", "")
-            return Ended(code, round(seconds, 1), read_records(records)[before:], text)
+        return Ended(code, round(seconds, 1), read_records(records)[before:], read_printed(folder))
 
     def weights(self, name: str) -> Any:
         """Those at the end of the run in that folder; None without an end."""
@@ -139,6 +138,11 @@ class Program:
         if one is None or two is None:
             return None
         return max(float((one[key] - two[key]).abs().max()) for key in one)
+
+
+def read_printed(folder: Path) -> str:
+    """The end of what a program has printed there, without the folder's path."""
+    return (folder / PRINTED).read_text()[-20000:].replace(f"{folder}/", "")
 
 
 def read_records(file: Path) -> list[Found]:

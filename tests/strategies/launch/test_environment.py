@@ -178,7 +178,7 @@ def test_the_first_host_of_a_list_of_nodes(nodes, first):
 
 def test_a_step_of_slurm_meets_on_its_first_host_at_a_port_all_ranks_know(set_variables):
     variables = dict(zip(NAMES, [1, 2, 0, "1(x2)"], strict=True))
-    set_variables(**variables, SLURM_STEP_NODELIST="gpu[07-09]", SLURM_JOB_ID=123456789, SLURM_STEP_ID=3)
+    set_variables(**variables, SLURM_STEP_NODELIST="gpu[07-09]", SLURM_JOB_ID=123456, SLURM_STEP_ID=3)
     find_launcher_rank()
     assert os.environ["MASTER_ADDR"] == "gpu07"
     port = os.environ["MASTER_PORT"]
