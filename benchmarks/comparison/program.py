@@ -25,6 +25,8 @@ PROGRAMS = {
 }
 PRINTED = "printed.txt"
 DEADLINE = 240
+_NO_MESSAGE = r"Traceback|[EW]\d{4} |\s+(?:File |raise |\^)"  # lines of torchrun and of other ranks
+_ERROR = rf"^([\w.]*(?:Error|Exception)\b(?:: .*|$)(?:\n(?!{_NO_MESSAGE}).+)*)"
 Found = dict[str, Any]
 
 
@@ -58,11 +60,7 @@ class Ended:
         printed = re.sub(r"^\[rank\d+\]: ?", "", self.printed, flags=re.MULTILINE).partition(
             "ChildFailedError"
         )[0]
-        found = re.findall(
-            r"^([\w.]*(?:Error|Exception)\b(?:: .*|$)(?:\n(?!Traceback|[EW]\d{4} |\s+(?:File |raise |\^)).+)*)",
-            printed,
-            flags=re.MULTILINE,
-        )
+        found = re.findall(_ERROR, printed, flags=re.MULTILINE)
         return " ".join(found[-1].split())[:300] if found else ""
 
 
