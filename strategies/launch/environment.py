@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ...errors import PacelineError
 from ..machine.devices import find_ids, find_kind
-from .job import Job, find_job
+from .job import FIRST_PORT, PORTS, Job, find_job
 from .job_notes import is_supervised
 from .launcher import check_forkable, is_notebook, why_not_relaunch
 
@@ -242,8 +242,7 @@ def _set_torch_variables(launched: LauncherRank) -> None:
     else:
         # A number that all ranks know: the job step's, else the process that started them all here.
         job = _number("SLURM_JOB_ID", os.getppid()) * 31 + _number("SLURM_STEP_ID", 0)
-        # Below those that a system gives to connections (from 32768 on Linux), which may be in use.
-        os.environ["MASTER_PORT"] = str(10000 + job % 19000)
+        os.environ["MASTER_PORT"] = str(FIRST_PORT + job % PORTS)
 
 
 def first_host(nodelist: str) -> str:

@@ -8,6 +8,9 @@ from typing import Protocol
 from ...common.ray_experiment import current_experiment
 from . import slurm
 
+FIRST_PORT, PORTS = 10000, 19000
+"""Where ranks of a job meet: below the ports that a system gives to connections (from 32768 on Linux)."""
+
 
 class Job(Protocol):
     """What starts a training again after this process, which then resumes the job's run."""

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...errors import PacelineError
+from .job import FIRST_PORT, PORTS
 
 _MARK = "# Written by `paceline launch --slurm`"
 _OURS = "--slurm", "--dry-run"
 _OPTION = re.compile(r"[a-z][a-z-]*(=[^\n]*)?")
-_HEAD_NODE = '"$head_node:$((10000 + SLURM_JOB_ID % 19000))"'  # a port that jobs do not share
+_HEAD_NODE = f'"$head_node:$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))"'  # a port that jobs do not share
 
 
 def submit(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
