@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -133,7 +134,8 @@ def find_checkpoints(path: Path) -> list[Path]:
     path = local_path(path, "checkpoint")
     if files.is_checkpoint(path):
         return [path]
-    parents = {p.parent.parent for p in path.rglob(f"*/{files.MANIFEST}")} if path.is_dir() else set()
+    below = ((Path(at), folders) for at, folders, _ in os.walk(path))  # passes over what vanishes
+    parents = {at for at, folders in below if any(files.is_checkpoint(at / one) for one in folders)}
     found = [
         folder
         for parent in sorted(parents, key=_by_number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,7 +38,8 @@ def find_runs(paths: Sequence[str | Path]) -> list[Run]:
     for given in paths:
         path = local_path(given, "a run")
         if not (path / "config.yaml").is_file():
-            inside = sorted((p.parent for p in path.rglob("config.yaml")), key=_by_number)
+            below = os.walk(path)  # passes over what vanishes, as folders of checkpoints do
+            inside = sorted((Path(at) for at, _, names in below if "config.yaml" in names), key=_by_number)
             folders = [p for p in inside if (p / "env.json").is_file() or (p / "metrics.jsonl").is_file()]
         else:
             folders = [path]

@@ -1,5 +1,6 @@
 """Runs in an object store without a server: what is sent, what is fetched, what takes an address."""
 
+import os
 import shutil
 
 import fsspec
@@ -11,6 +12,8 @@ import paceline
 from paceline import PacelineError, Trainer
 from paceline.callbacks import Checkpoint
 from paceline.trainer.checkpoint.files.remote_run import RemoteRun
+from paceline.trainer.checkpoint.listing import find_checkpoints
+from paceline.trainer.run.find import find_runs
 from paceline.trainer.storage import remote as remote_module
 from paceline.trainer.storage.remote import Remote, RemoteError
 
@@ -128,6 +131,29 @@ def test_a_checkpoint_that_was_not_sent_replaces_none(store, monkeypatch):
     ).fit(Net(), data())
     assert "step-00000006" in manifests(store)  # sent at the end of the fit, and then step 3 was dropped
     assert "step-00000003" not in manifests(store)
+
+
+@pytest.mark.parametrize("name", ["checkpoints/.staging-step-00000009", "profiles"])
+def test_a_folder_vanishes_while_a_run_is_looked_through(store, name, monkeypatch):
+    """As a staging folder does that another save renames."""
+    _, _, run = fit(1)
+    vanishing, scandir = run.folder / name, os.scandir
+
+    def scanned(path="."):
+        if os.fspath(path) == str(vanishing):
+            vanishing.rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scanned)
+    vanishing.mkdir()
+    RemoteRun.of(run.folder).send_logs()
+    assert not vanishing.exists()
+    vanishing.mkdir()
+    assert [found.folder for found in find_runs([run.folder.parent])] == [run.folder]
+    assert not vanishing.exists()
+    vanishing.mkdir()
+    assert find_checkpoints(run.folder.parent) == [run.latest]
+    assert not vanishing.exists()
 
 
 def test_looking_at_a_run_changes_nothing_that_this_machine_has_written(store):

@@ -9,6 +9,7 @@ are sent before the manifest, so that those of a checkpoint are never older than
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -61,7 +62,8 @@ class RemoteRun:
             ending: Only files whose names end so: rank 0 alone has the newest version of all others.
         """
         found: dict[str, tuple[int, int]] = {}
-        for path in self.folder.rglob("*"):
+        below = os.walk(self.folder)  # passes over what vanishes: checkpoints are renamed meanwhile
+        for path in (Path(at, one) for at, _, names in below for one in names):
             name = path.relative_to(self.folder).as_posix()
             is_checkpoint = name.startswith(f"{_FOLDER}/") and name.count("/") > 1
             is_other = ending is not None and not name.endswith(ending)
