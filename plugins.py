@@ -14,6 +14,7 @@ GROUPS = {
     "callbacks": "paceline.callbacks",
     "loggers": "paceline.loggers",
     "strategy": "paceline.strategies",
+    "checks": "paceline.checks",
 }
 """The group of entry points for each argument of the Trainer that takes their names."""
 # Stated here again for the command line, which has no torch and so no strategies.
@@ -30,7 +31,7 @@ BUILT_IN_STRATEGIES = (
 )
 BUILT_IN_CALLBACKS = frozenset(
     (
-        *("batchsizescheduler", "checkpoint", "confusionmatrix", "csv", "csvlogger"),
+        *("batchsizescheduler", "checkpoint", "checks", "confusionmatrix", "csv", "csvlogger"),
         *("curves", "devicemonitor", "earlystopping", "ema", "evaluator"),
         *("freeze", "gradientaccumulationscheduler", "json", "jsonl", "jsonlogger"),
         *("kubeflow", "kubeflowstatus"),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .batches.batch_size import BatchSizeScheduler
     from .batches.gradient_accumulation import GradientAccumulationScheduler
     from .checkpoint import Checkpoint
+    from .checks import Checks
     from .early_stopping import EarlyStopping
     from .evaluator import Evaluator
     from .freeze import Freeze
@@ -56,6 +57,7 @@ __all__ = [
     "CSVLogger",
     "Callback",
     "Checkpoint",
+    "Checks",
     "ConfusionMatrix",
     "CountersView",
     "Curves",
@@ -103,6 +105,7 @@ _HOMES = {
     "Callback": "base",
     "BatchSizeScheduler": "batches.batch_size",
     "Checkpoint": "checkpoint",
+    "Checks": "checks.checks",
     "ConfusionMatrix": "pictures.confusion_matrix",
     "Curves": "pictures.curves",
     "DeviceMonitor": "monitors.device_monitor",

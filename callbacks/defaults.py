@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from .base import Callback
 from .checkpoint import Checkpoint
+from .checks import Checks
 from .fast_dev_run import FastDevRun
 from .loggers.json_lines import JSONLogger
 from .loggers.kubeflow import KubeflowStatus, is_in_train_job
@@ -52,7 +53,7 @@ def with_defaults(
         record: Add a record of each step, for ``paceline diff``.
         profile: True adds a ``Profiler``; else the one to add, or False.
     """
-    defaults: list[Callback] = []
+    defaults: list[Callback] = [Checks()]
     if progress:
         defaults += [Progress(), ModelSummary()]
     if profile:

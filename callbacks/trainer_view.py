@@ -192,6 +192,14 @@ class LoopView(Protocol):
         """Whether the current validation is part of ``fit``: no sanity check, no call of ``validate``."""
 
     @property
+    def data(self) -> dict[str, Any]:
+        """The data of the fit as it was given, by ``"train"`` and ``"val"``, or ``"val/NAME"`` of several.
+
+        Raises:
+            PacelineError: outside of a fit.
+        """
+
+    @property
     def progress_bar_names(self) -> list[str]:
         """Full names of the values logged with ``prog_bar=True``."""
 

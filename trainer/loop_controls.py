@@ -52,6 +52,23 @@ class LoopControls:
         return bool(self._trainer.stage == "fit" and self._trainer._run.logger.publishes)
 
     @property
+    def data(self) -> dict[str, Any]:
+        """The data of the fit as it was given, by ``"train"`` and ``"val"``, or ``"val/NAME"`` of several.
+
+        Example:
+            >>> class Printed(Callback):
+            ...     def on_fit_start(self, trainer):
+            ...         print({name: len(loader.dataset) for name, loader in trainer.loop.data.items()})
+            >>> printed = Trainer(max_steps=1, callbacks=Printed(), progress=False, run_dir=None)
+            >>> run = printed.fit(Net(), train_loader, val_loader)
+            {'train': 16, 'val': 16}
+        """
+        fit = self._trainer._fit_for("loop.data")
+        feeds = {} if fit.validation is None else fit.validation.feeds
+        validation = {f"val/{name}".rstrip("/"): feed.data for name, feed in feeds.items()}
+        return {"train": fit.feed.data} | validation
+
+    @property
     def progress_bar_names(self) -> list[str]:
         """Full names of the values logged with ``prog_bar=True``."""
         stores = [self._trainer._run.logger.train]

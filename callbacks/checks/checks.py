@@ -1,0 +1,180 @@
+"""Notices mistakes that raise no error, before the first step and in the first ones of a fit."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...common.argument_checks import SWITCH_OR_TEXTS, check_arguments
+from ...errors import PacelineError, nearest
+from ..base import Callback
+from .finding import Check, Finding, Moment
+from .observer import Observer
+from .table import checks_for, known_names
+
+if TYPE_CHECKING:
+    from ...durations import StepPosition
+    from ..trainer_view import TrainerView
+
+_JUDGED = (3, 10, 50, 250)
+"""Steps of a fit after which what was seen is judged."""
+
+
+class Checks(Callback):
+    """Warns of mistakes that raise no error: layers in a plain list, a softmax before cross-entropy.
+
+    It is among the default callbacks. It looks at the module, the optimizers and the data before the first
+    step, at the first ten steps and two later ones, and at the first validations, and costs nothing after
+    that. Rank 0 looks; all ranks have its findings. docs/guides/silent-mistakes.md has all kinds by name.
+
+    Args:
+        skip: Names of findings that are meant, as ``"frozen-norms-move"``; True: all, nothing is looked at.
+
+    Raises:
+        PacelineError: for a name that no check has.
+
+    Attributes:
+        findings: What was found in the current fit, or in the last one.
+
+    Example:
+        >>> checks = Checks(skip="split-overlap")
+        >>> trainer = Trainer(max_epochs=1, callbacks=checks, progress=False, run_dir=None)
+        >>> run = trainer.fit(Net(), train_loader, val_loader)
+        >>> checks.findings
+        []
+    """
+
+    def __init__(self, skip: bool | str | Sequence[str] = False) -> None:
+        check_arguments("Checks", skip=(skip, SWITCH_OR_TEXTS))
+        self.skipped = known_names() if skip is True else _names([skip] if isinstance(skip, str) else skip)
+        self.findings: list[Finding] = []
+        self.on_request = False
+        self._observer: Observer | None = None
+        self._start = 0
+
+    def next_due(self, at: StepPosition) -> float:
+        """The next step of which anything is noted."""
+        if self._observer is None:
+            return math.inf
+        done = at.global_step - self._start
+        later = [step for step in Observer.NOTED if step > done]
+        return self._start + later[0] if later else math.inf
+
+    def on_fit_start(self, trainer: TrainerView) -> None:
+        self.findings, self._observer, self._start = [], None, trainer.global_step
+        if self.skipped >= known_names():
+            return
+        self._observer = Observer(trainer, looks=trainer.is_global_zero)
+        self._judge(trainer, "start")
+
+    def on_step_start(self, trainer: TrainerView, batches: list[Any]) -> None:
+        if self._observer is not None and self._observer.notes_more:
+            self._observer.begin_step(trainer.global_step - self._start + 1, batches)
+
+    def on_step_end(self, trainer: TrainerView, outputs: list[Any]) -> None:
+        if self._observer is None:
+            return
+        done = trainer.global_step - self._start
+        self._observer.end_step(done)
+        if done in _JUDGED:
+            self._judge(trainer, "steps")
+
+    def on_validation_start(self, trainer: TrainerView) -> None:
+        if self._observer is not None and trainer.stage == "fit":
+            self._observer.begin_validation(sanity=not trainer.loop.is_fit_validation)
+
+    def on_validation_step_end(self, trainer: TrainerView, output: Any, batch: Any, batch_idx: int) -> None:
+        if self._observer is not None and trainer.stage == "fit":
+            self._observer.note_validation_batch(batch, batch_idx)
+
+    def on_validation_end(self, trainer: TrainerView) -> None:
+        if self._observer is not None and trainer.stage == "fit" and self._observer.in_validation:
+            self._observer.end_validation(sanity=not trainer.loop.is_fit_validation)
+            self._judge(trainer, "validation")
+
+    def on_test_step_end(self, trainer: TrainerView, output: Any, batch: Any, batch_idx: int) -> None:
+        if self._observer is not None:
+            self._observer.note_test_batch(batch, batch_idx)
+
+    def on_test_end(self, trainer: TrainerView) -> None:
+        if self._observer is not None:
+            self._judge(trainer, "test")
+
+    def on_fit_end(self, trainer: TrainerView) -> None:
+        if self._observer is not None:
+            self._observer.end_fit()
+            self._judge(trainer, "steps")
+            self._judge(trainer, "end")
+
+    def on_exception(self, trainer: TrainerView, error: BaseException) -> None:
+        if self._observer is not None:
+            self._observer.close()
+
+    def on_teardown(self, trainer: TrainerView, stage: str) -> None:
+        if self._observer is not None and stage == "fit":
+            self._observer.close()
+
+    def _judge(self, trainer: TrainerView, moment: Moment) -> None:
+        """Look for what is not found yet; rank 0 does, and all know it. On all ranks."""
+        found = trainer.ranks.on_rank_zero(lambda: self._look(trainer, moment))
+        self.findings += found
+        if not found:
+            return
+        for one in found:
+            trainer.log_line(one.lines)
+        if trainer.stage == "fit":
+            trainer.publish({f"checks/{one.name}": 1.0 for one in found})
+
+    def _look(self, trainer: TrainerView, moment: Moment) -> list[Finding]:
+        observer = self._observer
+        if observer is None or not observer.looks:
+            return []
+        done = {one.name for one in self.findings} | self.skipped
+        found: list[Finding] = []
+        for one in checks_for(moment, self.on_request):
+            if one.name in done:
+                continue
+            try:
+                new = _first(one, observer)
+            except Exception:
+                lines = traceback.format_exc()
+                trainer.log_line(f"the check {one.name} failed, and is skipped:\n{lines}", console=False)
+                new = None
+            if new is not None:
+                found.append(new)
+                done.add(one.name)
+        return found
+
+
+def _names(given: bool | Sequence[str]) -> frozenset[str]:
+    names, known = frozenset(given or ()), known_names()  # type: ignore[arg-type]
+    for name in sorted(names - known):
+        raise PacelineError(
+            f"Checks: no finding is called {name!r}",
+            code="invalid-arguments",
+            got=name,
+            meant=nearest(name, sorted(known)),
+            fix="docs/guides/silent-mistakes.md has all names",
+        )
+    return names
+
+
+def _first(one: Check, observer: Observer) -> Finding | None:
+    """What a check finds: its first evidence, and how many more there are."""
+    evidence = list(one.look(observer.seen) or ())
+    if not evidence:
+        return None
+    more = f" (and {len(evidence) - 1} more like it)" if len(evidence) > 1 else ""
+    return Finding(one.name, evidence[0].seen + more, evidence[0].cure, observer.seen.step)
+
+
+def findings_of(callbacks: Iterable[Any]) -> list[Finding]:
+    """The findings among the callbacks of a Trainer.
+
+    Example:
+        >>> findings_of(trainer.callbacks)
+        []
+    """
+    return [finding for one in callbacks if isinstance(one, Checks) for finding in one.findings]

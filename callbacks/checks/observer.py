@@ -1,0 +1,173 @@
+"""Looks at a fit: which steps are watched, and how."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from ..trainer_view import TrainerView
+from .function_watch import FunctionWatch
+from .layer_watch import LayerWatch
+from .seen import LayerFacts, Phase, Seen
+from .tensor_facts import batch_facts
+from .update_watch import UpdateWatch, parameters_of
+
+_UPDATES = 10
+_WATCHED = (1, 2, 3, 10, 50, 250)
+_BATCHES = 50
+_VALIDATIONS = 2
+_EVALUATION_BATCHES = 100
+
+
+class Observer:
+    """Fills ``Seen``. An error of its own ends it, and is a line of log.txt.
+
+    Args:
+        trainer: Of the run.
+        looks: Whether this rank looks; one that does not only keeps the place.
+
+    Attributes:
+        seen: What was seen.
+        notes_more: Whether any later step is noted.
+        in_validation: Whether a validation is noted.
+    """
+
+    NOTED = tuple(sorted({*range(1, _BATCHES + 1), *_WATCHED}))
+    """The steps of a fit of which anything is noted."""
+
+    def __init__(self, trainer: TrainerView, looks: bool) -> None:
+        self.looks = looks
+        self.seen = Seen(trainer, settings=trainer.config["trainer"] if looks else {})
+        self.notes_more, self.in_validation = looks, False
+        self._trainer, self._validations = trainer, 0
+        self.updates = UpdateWatch(self.seen, self._fail)
+        self.layers = LayerWatch(self.seen, self._fail)
+        known: set[int] = set()
+        if looks:
+            self.updates.take_parameters()
+            known = {id(p) for p in self.seen.module.parameters()}
+            known |= {id(p) for one in trainer.optimizers for p in parameters_of(one)}
+        self.functions = FunctionWatch(self.seen, self.layers, known, self._fail)
+        self._watches = looks and _can_be_watched(trainer, self.seen.settings)
+
+    def _fail(self, error: Exception) -> None:
+        if self.notes_more or self.looks:
+            kind = f"{type(error).__name__}: {error}"
+            self._trainer.log_line(f"checks end here, by an error of their own: {kind}", console=False)
+        self.close()
+        self.looks = False
+
+    def begin_step(self, number: int, batches: list[Any]) -> None:
+        """Before a step of the fit, counted from 1."""
+        try:
+            self.seen.step = number - 1
+            if number <= _UPDATES or number in _WATCHED:
+                self.updates.begin("train")
+            if number <= _BATCHES:
+                known = frozenset(self.functions.targets)
+                noted = self.seen.batches.setdefault("train", [])
+                for batch in batches:
+                    noted.append(batch_facts(batch, number, known, light=number > _UPDATES))
+            if number in _WATCHED and self._watches:
+                self.seen.watched.add(number)
+                self.layers.begin("train")
+                self.functions.begin("train", number, batches)
+        except Exception as error:
+            self._fail(error)
+
+    def end_step(self, number: int) -> None:
+        """After a step of the fit."""
+        self.functions.end()
+        self.layers.end()
+        self.updates.end()
+        if not self.looks:
+            return
+        try:
+            self.seen.step = number
+            if number <= _UPDATES:
+                self.updates.compare_with_first()
+            new = self._logged() - self.seen.logged.get("val", set())
+            self.seen.logged.setdefault("train", set()).update(new)
+            self.notes_more = number < self.NOTED[-1]
+        except Exception as error:
+            self._fail(error)
+
+    def begin_validation(self, sanity: bool) -> None:
+        """Before a validation of the fit."""
+        if not self.looks or self._validations >= _VALIDATIONS:
+            return
+        self.in_validation = True
+        self.updates.begin("val")
+        if sanity and self._watches:  # of which nothing is kept: watched layers may compute otherwise
+            self.layers.begin("val")
+            self.functions.begin("val", self.seen.step, ())
+        if not sanity:
+            self.seen.batches["val"] = []
+
+    def note_validation_batch(self, batch: Any, number: int) -> None:
+        """After a batch of a validation."""
+        if self.in_validation and number < _EVALUATION_BATCHES:
+            self._note_batch("val", batch, number)
+            for name, part in self.seen.module.named_modules():
+                if part.training:
+                    facts = self.seen.layers.setdefault(name, LayerFacts())
+                    facts.modes.setdefault("val", set()).add(True)
+
+    def end_validation(self, sanity: bool) -> None:
+        """After a validation of the fit."""
+        self.functions.end()
+        self.layers.end()
+        self.updates.end()
+        self.in_validation = False
+        if not sanity:
+            self._validations += 1
+            new = self._logged() - self.seen.logged.get("train", set())
+            self.seen.logged.setdefault("val", set()).update(new)
+            metrics = self._trainer.metrics
+            self.seen.values.append({name: metrics[name] for name in self.seen.logged["val"]})
+
+    def _logged(self) -> set[str]:
+        ours = ("perf/", "lr/", "checks/")
+        return {name for name in self._trainer.metrics if not name.startswith(ours)}
+
+    def note_test_batch(self, batch: Any, number: int) -> None:
+        """After a batch of a test."""
+        if self.looks and number < _EVALUATION_BATCHES:
+            self._note_batch("test", batch, number)
+
+    def _note_batch(self, phase: Phase, batch: Any, number: int) -> None:
+        try:
+            noted = self.seen.batches.setdefault(phase, [])
+            known = frozenset(self.functions.targets)
+            with self.layers.taking_notes():
+                noted.append(batch_facts(batch, number, known, light=number >= _UPDATES))
+            self.functions.take_batch((batch,))
+        except Exception as error:
+            self._fail(error)
+
+    def end_fit(self) -> None:
+        """After the last step."""
+        if self.looks:
+            self.updates.compare_with_first()
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self.notes_more = self.in_validation = False
+        self.functions.close()
+        self.layers.end()
+        self.updates.close()
+
+
+def _can_be_watched(trainer: TrainerView, settings: dict[str, Any]) -> bool:
+    """Whether watching leaves what is computed as it is, and finds the parameters by their ids."""
+    module = trainer.module
+    split = any(not p.numel() or trainer.strategy.weights.is_sharded(p) for p in module.parameters())
+    if settings.get("compile") or split:
+        return False
+    parts = list(module.modules())
+    if any(hasattr(part, "_orig_mod") for part in parts):
+        return False
+    # In eval mode these compute in another way where anybody watches them.
+    fused = (nn.TransformerEncoderLayer, nn.TransformerEncoder, nn.MultiheadAttention)
+    return not any(isinstance(part, fused) and not part.training for part in parts)
