@@ -2,9 +2,9 @@
 
 python benchmarks/silent_mistakes/run.py [--family F] [--program P] [--json FILE] [--verbose]
 
-Each program of ``faulty/`` and ``right/`` trains in a process of its own with the default callbacks. A fault
-is found where a finding has one of the names that the program says; any finding in a right program is a
-false alarm. ``--json`` keeps the results (``benchmarks/results/silent_mistakes.json``).
+Each program of ``faulty/`` and ``right/`` trains in its own process with the default callbacks. A fault is
+found where a finding has one of the names that the program says; any finding in a right program is a false
+alarm. ``--json`` keeps the results (``benchmarks/results/silent_mistakes.json``).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import torch
 
 from paceline import PacelineError, Trainer
 from paceline.callbacks import Checks
-from silent_mistakes.forks import in_forks
-from silent_mistakes.programs import PROGRAMS, Program
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))  # programs import each other's tasks by the folder's name
+
+from silent_mistakes.forks import in_forks  # noqa: E402
+from silent_mistakes.programs import PROGRAMS, Program  # noqa: E402
 
 DEADLINE = 120.0
 
@@ -66,14 +66,18 @@ def run_program(name: str) -> dict[str, Any]:
     Checks.__init__ = noted  # type: ignore[method-assign]
     error, output = "", io.StringIO()
     begun = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            try:
-                PROGRAMS[name].run(trainer_class())
-            except PacelineError as raised:
-                error = f"refused: {raised.code}: {str(raised).splitlines()[0]}"
-            except SystemExit:
-                pass
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(output),
+    ):
+        try:
+            PROGRAMS[name].run(trainer_class())
+        except PacelineError as raised:
+            error = f"refused: {raised.code}: {str(raised).splitlines()[0]}"
+        except SystemExit:
+            pass
     seconds = time.perf_counter() - begun
     findings = {one.name: f"step {one.step}: {one.evidence}" for each in made for one in each.findings}
     ended = [text for text in output.getvalue().splitlines() if "failed, and is skipped" in text]

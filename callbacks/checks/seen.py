@@ -124,7 +124,7 @@ class LayerFacts:
         first_input: Its first tensor argument in a training step.
         output: What it returned in the last watched training step, where that is a tensor.
         order: At which place of the forward pass it was first called, from 0.
-        values_per_channel: Of a batch norm: the fewest values of a channel in a training step; 0 if unknown.
+        values_per_channel: Of a batch norm: the fewest values of a channel in a training step; 0: unknown.
         rows: Of a batch norm: the fewest rows of its input in a training step.
     """
 

@@ -153,7 +153,8 @@ def _sample(parameter: Tensor) -> Tensor:
     if not values.is_contiguous():
         values = values[:1] if values.dim() else values
     flat = values.reshape(-1)
-    return flat[:: max(1, flat.numel() // _SAMPLE)][:_SAMPLE].clone()
+    sample: Tensor = flat[:: max(1, flat.numel() // _SAMPLE)][:_SAMPLE].clone()
+    return sample
 
 
 def _norm(gradient: Tensor) -> Tensor:
