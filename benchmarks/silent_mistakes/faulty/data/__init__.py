@@ -1,0 +1,1 @@
+"""Mistakes in the data: splits, order, scale, contents, augmentation."""

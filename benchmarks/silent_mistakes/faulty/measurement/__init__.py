@@ -1,0 +1,1 @@
+"""Mistakes in measurement: splits, metrics, monitors, the mode of validation."""

@@ -1,0 +1,1 @@
+"""Mistakes in optimisation: rates, schedules, decay, gradients, averages."""
