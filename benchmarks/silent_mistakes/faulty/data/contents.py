@@ -191,7 +191,7 @@ def draws_two_orders_for_images_and_labels(trainer):
 
 @planted("shuffled-targets", area="vision")
 def sorts_files_by_name_but_not_the_table_of_labels(trainer):
-    """Files are read in the order of their names, where 10 comes before 2, and labels in that of numbers."""
+    """Files are sorted by name, where 10 comes before 2, and labels by number."""
     images, labels = pictures()
     files = {f"image_{i}.png": standard(images[i]) for i in range(len(images))}
 
