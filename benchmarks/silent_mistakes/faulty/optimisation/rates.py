@@ -179,19 +179,19 @@ def multiplies_the_rate_by_the_batch_size(trainer):
 
 
 @planted("heavy-decay", area="table")
-def reads_weight_decay_as_a_share_that_is_kept(trainer):
-    """``weight_decay=0.99`` with AdamW at a rate of 0.1 takes a tenth of each weight in each step."""
+def takes_the_decay_from_ridge_regression(trainer):
+    """The strength of 10 that ridge regression had is given to AdamW as its decay."""
 
     class Net(Classifier):
         def configure_optimizers(self):
-            return torch.optim.AdamW(self.parameters(), lr=0.1, weight_decay=0.99)
+            return torch.optim.AdamW(self.parameters(), lr=0.01, weight_decay=10)
 
     trainer(max_epochs=4).fit(Net(mlp(8, 3)), *loaders(*table()))
 
 
 @planted("heavy-decay", area="vision")
 def gives_adam_the_decay_of_adamw(trainer):
-    """Adam adds the decay of 5 to the gradients, which are a hundredth of that."""
+    """Adam adds the decay, 0.5 of each weight, to gradients that are a tenth of that."""
 
     class Net(TrainModule):
         def __init__(self):
@@ -205,7 +205,7 @@ def gives_adam_the_decay_of_adamw(trainer):
             self.log("loss", F.cross_entropy(self.net(batch[0]), batch[1]))
 
         def configure_optimizers(self):
-            return torch.optim.Adam(self.parameters(), lr=3e-3, weight_decay=5)
+            return torch.optim.Adam(self.parameters(), lr=3e-3, weight_decay=0.5)
 
     images, labels = pictures()
     trainer(max_epochs=4).fit(Net(), *loaders(standard(images), labels, batch=20))
@@ -283,7 +283,7 @@ def decays_batch_norms(trainer):
     module = TrainModule.of(
         net,
         nn.CrossEntropyLoss(),
-        lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=5e-2),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-2),
     )
     trainer(max_epochs=3).fit(module, *loaders(standard(images), labels, batch=20))
 

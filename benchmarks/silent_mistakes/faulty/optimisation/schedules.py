@@ -69,7 +69,6 @@ def warms_up_for_more_steps_than_there_are(trainer):
 @planted(
     "long-warmup",
     area="table",
-    source="https://github.com/PeterGriffinJin/Search-R1/issues/28",
 )
 def computes_the_warmup_from_samples(trainer):
     """A tenth of the samples of all epochs is taken for a tenth of the steps: 96 of 60 steps."""
@@ -122,13 +121,13 @@ def sets_rates_by_hand_in_a_hook(trainer):
     source="https://github.com/pytorch/pytorch/issues/65417",
 )
 def steps_one_cycle_once_an_epoch(trainer):
-    """``OneCycleLR`` counts the steps of the run, but is stepped after each epoch."""
+    """``OneCycleLR`` counts steps, those of all images with validation, but is stepped after each epoch."""
 
     class Net(Classifier):
         def configure_optimizers(self):
             optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
             scheduler = lr_scheduler.OneCycleLR(
-                optimizer, max_lr=0.05, total_steps=self.trainer.total_steps
+                optimizer, 0.05, epochs=4, steps_per_epoch=len(images) // 20
             )
             return [optimizer], [scheduler]
 
@@ -158,7 +157,7 @@ def anneals_over_batches_but_steps_by_epochs(trainer):
 
         def configure_optimizers(self):
             optimizer = torch.optim.Adam(self.parameters(), 1e-3)
-            scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=len(loader) * 3, eta_min=0)
+            scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=len(loader), eta_min=0)
             return optimizer, scheduler
 
     trainer(max_epochs=3).fit(SimClr(), loader)
