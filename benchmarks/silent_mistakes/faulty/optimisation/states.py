@@ -34,19 +34,19 @@ from .gradients import Gan
     area="table",
     source="https://github.com/alan-turing-institute/deepsensor/issues/47",
 )
-def replaces_the_optimizer_each_epoch(trainer):
-    """A new Adam takes the optimizer's place at the beginning of each epoch."""
+def makes_adam_again_each_epoch(trainer):
+    """Adam's constructor is called again at the beginning of each epoch, and its moments are lost."""
 
     class Net(Classifier):
         def on_train_epoch_start(self):
-            self.trainer.optimizers[0] = torch.optim.Adam(self.parameters(), lr=self.lr)
+            self.trainer.optimizers[0].__init__(self.parameters(), lr=self.lr)
 
     trainer(max_epochs=5).fit(Net(mlp(8, 3)), *loaders(*table()))
 
 
 @planted("optimizer-remade", area="vision")
 def empties_the_state_in_each_step(trainer):
-    """The optimizer's constructor is called again in each step to set a new rate."""
+    """The state is cleared in each step when the rate is set, so that momentum has no effect."""
 
     class Net(TrainModule):
         def __init__(self):
