@@ -92,7 +92,12 @@ def streams_rows_grouped_by_class(trainer):
     trainer(max_epochs=3).fit(Classifier(mlp(8, 3), 3e-3), DataLoader(Rows(), 16), DataLoader(held_out, 80))
 
 
-@planted("sorted-batches", area="vision", source="https://github.com/ultralytics/yolov5/issues/2582")
+@planted(
+    "sorted-batches",
+    "no-shuffle",
+    area="vision",
+    source="https://github.com/ultralytics/yolov5/issues/2582",
+)
 def samples_batches_in_sequence(trainer):
     """A batch sampler of its own replaces ``shuffle=True`` and goes through sorted samples in sequence."""
     images, labels = pictures()
