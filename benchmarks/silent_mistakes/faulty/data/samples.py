@@ -95,11 +95,7 @@ def has_a_generator_that_starts_again_each_epoch(trainer):
     fit_pictures(trainer, Shifted(0, 180))
 
 
-@planted(
-    "repeated-augmentation",
-    area="vision",
-    source="https://github.com/pytorch/pytorch/issues/5059",
-)
+@planted("repeated-augmentation", area="vision")
 def draws_the_augmentation_in_the_constructor(trainer):
     """Shift and contrast are drawn once in ``__init__`` of the transform and used for every image."""
 

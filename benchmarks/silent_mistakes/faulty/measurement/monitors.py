@@ -60,11 +60,7 @@ def stops_when_the_loss_no_longer_rises(trainer):
     trainer(max_epochs=8, callbacks=[stop]).fit(Classifier(Words(), lr=2e-3), *loaders(*sentences()))
 
 
-@planted(
-    "monitor-direction",
-    area="table",
-    source="https://github.com/IntelLabs/distiller/issues/240",
-)
+@planted("monitor-direction", area="table")
 def lowers_the_rate_when_accuracy_rises(trainer):
     """``ReduceLROnPlateau`` of an accuracy, with its default ``mode="min"``."""
 
@@ -107,7 +103,11 @@ def calls_a_score_a_loss(trainer):
     trainer(max_epochs=5, callbacks=[best], run_dir="runs").fit(Forecast(), train, val)
 
 
-@planted("monitor-direction", area="graph")
+@planted(
+    "monitor-direction",
+    area="graph",
+    source="https://github.com/IntelLabs/distiller/issues/240",
+)
 def reduces_the_rate_as_the_loss_falls(trainer):
     """``ReduceLROnPlateau(mode="max")`` was copied from a script that watched an accuracy."""
 

@@ -355,7 +355,9 @@ def does_not_zero_between_the_critics_steps(trainer):
     trainer(max_epochs=3).fit(Stale(), DataLoader(TensorDataset(standard(images)), 24, shuffle=True))
 
 
-@planted("stale-gradients", area="gan", source="https://github.com/Lornatang/ESRGAN-PyTorch/issues/39")
+@planted(
+    "stale-gradients", area="gan", source="https://github.com/Project-MONAI/GenerativeModels/issues/102"
+)
 def zeroes_the_generators_optimizer_twice(trainer):
     """Both ``zero_grad`` are those of the generator's optimizer; the discriminator's gradients stay."""
 
