@@ -21,7 +21,7 @@ def sentences(count: int, length: int = 16, words: int = 24, seed: int = 0) -> t
     rows = torch.randint(1, words, (count, length), generator=draws)
     for place in range(1, length):
         follows = rows[:, place - 1] * 5 % (words - 1) + 1
-        usual = torch.rand(count, generator=draws) < 0.8
+        usual = torch.rand(count, generator=draws) < 0.7
         rows[:, place] = torch.where(usual, follows, rows[:, place])
     return rows
 
