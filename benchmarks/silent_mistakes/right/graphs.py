@@ -327,7 +327,7 @@ def experts_of_which_each_row_takes_one(trainer):
 
 @right(area="table")
 def places_as_sines_of_fixed_frequencies(trainer):
-    """A field of one dimension: a place becomes sines of frequencies that are drawn once and not trained."""
+    """A field of one dimension: a place becomes sines of frequencies that are drawn once."""
 
     class Field(TrainModule):
         def __init__(self):
