@@ -150,7 +150,7 @@ def small_graphs_joined_into_a_batch(trainer):
             return torch.optim.AdamW(self.parameters(), lr=5e-3)
 
     train = DataLoader(Rings(256, 0), 16, shuffle=True, collate_fn=joined)
-    trainer(max_epochs=6).fit(GIN(), train, DataLoader(Rings(64, 1), 32, collate_fn=joined))
+    trainer(max_epochs=8).fit(GIN(), train, DataLoader(Rings(64, 1), 32, collate_fn=joined))
 
 
 @right(area="graph")

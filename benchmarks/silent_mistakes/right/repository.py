@@ -92,11 +92,12 @@ def fit(name: str, **more: object) -> None:
     if figure.teacher:
         fit(figure.teacher)
         settings["teacher"] = f"runs/{figure.teacher}/1"
+    steps = 8 if name in AREAS["language"].split() else 16
     settings |= smaller | {
         "trainer.accelerator": "cpu",
-        "trainer.max_steps": 16,
+        "trainer.max_steps": steps,
         "trainer.limit_val_batches": 2,
-        "trainer.validate_every": 8,
+        "trainer.validate_every": steps // 2,
     }
     words = [f"{key}={value}" for key, value in (settings | more).items()]
     typer.main.get_command(app)(["fit", name, *words], standalone_mode=False)

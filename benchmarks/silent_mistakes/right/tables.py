@@ -269,7 +269,7 @@ def survival_by_sets_at_risk(trainer):
 
 
 @right(area="table")
-def folds_of_a_cross_validation(trainer):
+def quarters_held_out_in_turn(trainer):
     """Each of four modules validates on a quarter that the other three train on."""
     x, y = table(400)
     data, order = TensorDataset(x, y), torch.randperm(400, generator=generator(3))
