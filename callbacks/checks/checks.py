@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...common.argument_checks import SWITCH_OR_TEXTS, check_arguments
 from ...errors import PacelineError, nearest
+from ...plugins import load
 from ..base import Callback
+from ..loggers.series import FOUND
 from .finding import Check, Finding, Moment
 from .observer import Observer
-from .table import checks_for, known_names
+from .table import built_in_checks
 
 if TYPE_CHECKING:
     from ...durations import StepPosition
@@ -31,6 +33,8 @@ class Checks(Callback):
 
     Args:
         skip: Names of findings that are meant, as ``"frozen-norms-move"``; True: all, nothing is looked at.
+        add: Further checks: what ``check`` makes of a function, or the name of an installed entry point of
+            the group ``paceline.checks``.
 
     Raises:
         PacelineError: for a name that no check has.
@@ -46,13 +50,32 @@ class Checks(Callback):
         []
     """
 
-    def __init__(self, skip: bool | str | Sequence[str] = False) -> None:
+    def __init__(
+        self, skip: bool | str | Sequence[str] = False, add: str | Check | Sequence[str | Check] = ()
+    ) -> None:
         check_arguments("Checks", skip=(skip, SWITCH_OR_TEXTS))
-        self.skipped = known_names() if skip is True else _names([skip] if isinstance(skip, str) else skip)
+        added = [add] if isinstance(add, (str, Check)) else list(add)
+        self._added = [load("checks", one, Check) if isinstance(one, str) else one for one in added]
+        self.is_off = skip is True
+        names = () if isinstance(skip, bool) else (skip,) if isinstance(skip, str) else skip
+        self.skipped = frozenset(names)
+        if self.skipped:
+            self._require_known(self.skipped)
         self.findings: list[Finding] = []
         self.on_request = False
         self._observer: Observer | None = None
         self._start = 0
+
+    def _require_known(self, names: frozenset[str]) -> None:
+        known = {one.name for one in (*built_in_checks(), *self._added)}
+        for name in sorted(names - known):
+            raise PacelineError(
+                f"Checks: no finding is called {name!r}",
+                code="invalid-arguments",
+                got=name,
+                meant=nearest(name, sorted(known)),
+                fix="docs/guides/silent-mistakes.md has all names",
+            )
 
     def next_due(self, at: StepPosition) -> float:
         """The next step of which anything is noted."""
@@ -64,7 +87,7 @@ class Checks(Callback):
 
     def on_fit_start(self, trainer: TrainerView) -> None:
         self.findings, self._observer, self._start = [], None, trainer.global_step
-        if self.skipped >= known_names():
+        if self.is_off:
             return
         self._observer = Observer(trainer, looks=trainer.is_global_zero)
         self._judge(trainer, "start")
@@ -125,7 +148,7 @@ class Checks(Callback):
         for one in found:
             trainer.log_line(one.lines)
         if trainer.stage == "fit":
-            trainer.publish({f"checks/{one.name}": 1.0 for one in found})
+            trainer.publish({FOUND + one.name: 1.0 for one in found})
 
     def _look(self, trainer: TrainerView, moment: Moment) -> list[Finding]:
         observer = self._observer
@@ -133,8 +156,8 @@ class Checks(Callback):
             return []
         done = {one.name for one in self.findings} | self.skipped
         found: list[Finding] = []
-        for one in checks_for(moment, self.on_request):
-            if one.name in done:
+        for one in (*built_in_checks(), *self._added):
+            if one.at != moment or one.name in done or (one.on_request and not self.on_request):
                 continue
             try:
                 new = _first(one, observer)
@@ -146,19 +169,6 @@ class Checks(Callback):
                 found.append(new)
                 done.add(one.name)
         return found
-
-
-def _names(given: bool | Sequence[str]) -> frozenset[str]:
-    names, known = frozenset(given or ()), known_names()  # type: ignore[arg-type]
-    for name in sorted(names - known):
-        raise PacelineError(
-            f"Checks: no finding is called {name!r}",
-            code="invalid-arguments",
-            got=name,
-            meant=nearest(name, sorted(known)),
-            fix="docs/guides/silent-mistakes.md has all names",
-        )
-    return names
 
 
 def _first(one: Check, observer: Observer) -> Finding | None:

@@ -88,6 +88,7 @@ def _static_parts(runs: Sequence[RunSummary], panels: Sequence[str]) -> dict[str
         tables.environment_section(runs),
         tables.checkpoint_section(runs),
         tables.text_section(runs),
+        tables.finding_section(runs),
         tables.warning_section(runs),
     )
     axes = "".join(f'<option value="{axis}">{axis}</option>' for axis in _ranges(runs))

@@ -10,7 +10,7 @@ from typing import Any
 from ...callbacks.pictures.panels import is_metric
 from ...trainer.run.ending import read_ending
 from ...trainer.run.facts import Extremes
-from .summary import RunSummary, SavedCheckpoint, differing_keys
+from .summary import RunSummary, SavedCheckpoint, ShownFinding, differing_keys
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class ReportedRun:
         values: What it logged, by full name such as ``val/loss``.
         checkpoints: Those that it can resume from, oldest first.
         warnings: Lines of its log with ``warning:`` or ``error:``, and how often each was repeated.
+        findings: Mistakes that raise no error: name, step, evidence, cure.
         crash_reports: Files ``crash-rank-<n>.txt`` in its folder, also of sessions before a resume.
     """
 
@@ -76,6 +77,7 @@ class ReportedRun:
     checkpoints: list[SavedCheckpoint]
     warnings: dict[str, int]
     crash_reports: list[str]
+    findings: list[ShownFinding]
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,7 @@ def _run(run: RunSummary) -> ReportedRun:
         checkpoints=run.checkpoints,
         warnings=run.warnings,
         crash_reports=sorted(str(file) for file in run.folder.glob("crash-rank-*.txt")),
+        findings=run.findings,
     )
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...callbacks.loggers.series import Series, read_series
+from ...callbacks.loggers.series import FOUND, Series, read_series
 from ...callbacks.pictures.panels import in_order, place_of
 from ...errors import PacelineError, nearest
 from ...trainer.checkpoint.files import format as files
@@ -55,6 +55,22 @@ class LoggedText(NamedTuple):
     text: str
 
 
+class ShownFinding(NamedTuple):
+    """A mistake that raises no error, as a run has shown it.
+
+    Attributes:
+        name: Of the finding, ``hidden-weights``.
+        step: Of the optimizer.
+        evidence: What was seen.
+        cure: How to mend it.
+    """
+
+    name: str
+    step: int
+    evidence: str
+    cure: str
+
+
 @dataclass(frozen=True, eq=False)
 class RunSummary:
     """What a page says about a run.
@@ -69,6 +85,7 @@ class RunSummary:
         checkpoints: Oldest first.
         warnings: Lines of the log with ``warning:`` or ``error:``, and how often each was repeated.
         texts: The last three of each name.
+        findings: Mistakes that raise no error, in the order in which they were found.
     """
 
     label: str
@@ -80,6 +97,7 @@ class RunSummary:
     checkpoints: list[SavedCheckpoint]
     warnings: dict[str, int]
     texts: list[LoggedText] = field(default_factory=list)
+    findings: list[ShownFinding] = field(default_factory=list)
 
     @cached_property
     def extremes(self) -> dict[str, Extremes]:
@@ -129,16 +147,20 @@ def summarize(runs: Sequence[Run]) -> list[RunSummary]:
 
 def _summary(run: Run, label: str) -> RunSummary:
     rows, (config, environment) = run.rows, described(run)
+    log = _lines(run.folder / "log.txt")
+    findings = _findings(rows, log)
+    shown = {f"warning: {one.evidence} ({one.name})" for one in findings}
     return RunSummary(
         label=label,
         folder=run.folder,
         facts=read_facts(run.folder, config, environment, rows),
         config=_flat(config),
         environment=_flat(_compared(environment)),
-        series=read_series(rows),
+        series=[one for one in read_series(rows) if not one.name.startswith(FOUND)],
         checkpoints=_checkpoints(run),
-        warnings=_warnings(run.folder / "log.txt"),
+        warnings={line: count for line, count in _warnings(log).items() if line not in shown},
         texts=_texts(run.folder / "media"),
+        findings=findings,
     )
 
 
@@ -200,12 +222,28 @@ def _checkpoints(run: Run) -> list[SavedCheckpoint]:
     return found
 
 
-def _warnings(log: Path) -> dict[str, int]:
-    if not log.is_file():
-        return {}
-    text = log.read_text(encoding="utf-8", errors="replace")
-    lines = (line.partition(" ")[2] for line in text.splitlines() if "warning:" in line or "error:" in line)
+def _lines(log: Path) -> list[str]:
+    return log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+
+
+def _warnings(log: Sequence[str]) -> dict[str, int]:
+    lines = (line.partition(" ")[2] for line in log if "warning:" in line or "error:" in line)
     return dict(Counter(line.strip() for line in lines))
+
+
+def _findings(rows: Sequence[dict[str, Any]], log: Sequence[str]) -> list[ShownFinding]:
+    """What the rows name, with the two lines that the log has of each."""
+    steps = {
+        name.removeprefix(FOUND): row["step"] for row in rows for name in row if name.startswith(FOUND)
+    }
+    found = []
+    for name, step in steps.items():
+        ends = [number for number, line in enumerate(log) if line.endswith(f" ({name})")]
+        evidence = log[ends[-1]].partition("warning: ")[2].removesuffix(f" ({name})") if ends else ""
+        after = log[ends[-1] + 1 : ends[-1] + 2] if ends else []
+        cure = "".join(line.partition(" ")[2].partition("; if it is meant")[0].strip() for line in after)
+        found.append(ShownFinding(name, int(step), evidence, cure))
+    return found
 
 
 def chosen_panels(runs: Sequence[RunSummary], metrics: Sequence[str] = ()) -> list[str]:

@@ -140,6 +140,25 @@ def warning_section(runs: Sequence[RunSummary]) -> str:
     return _section("Warnings and errors", _table([head], lines)) if lines else ""
 
 
+def finding_section(runs: Sequence[RunSummary]) -> str:
+    """Mistakes that raise no error, with what shows them and how to mend them."""
+    lines = [
+        _row(
+            [
+                _run_cell(number, run),
+                _cell(one.name),
+                _cell(f"{one.step:,}", "number"),
+                _cell(one.evidence, "long"),
+                _cell(one.cure, "long"),
+            ]
+        )
+        for number, run in enumerate(runs)
+        for one in run.findings
+    ]
+    head = '<th>run</th><th>finding</th><th class="number">step</th><th>what was seen</th><th>cure</th>'
+    return _section("Findings", _table([head], lines)) if lines else ""
+
+
 def swatch(number: int) -> str:
     """The classes of an element that shows the colour of a run."""
     return f"swatch r{number % COLORS}"

@@ -1,0 +1,200 @@
+"""Checks: what is found is shown once, everywhere, and looking changes nothing."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.messages import refusal, says
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import paceline.callbacks.checks.layer_watch
+from paceline import PacelineError, Trainer, TrainModule
+from paceline.callbacks import Checks
+from paceline.callbacks.checks import Evidence, check
+from paceline.callbacks.checks.table import built_in_checks
+from paceline.tools.report.page import write_report
+
+FOUND = "softmax-twice"
+
+
+class Net(TrainModule):
+    """Gives probabilities to cross-entropy."""
+
+    def __init__(self, last=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2))
+        self.head = nn.Sequential(nn.Linear(8, 3), last or nn.Softmax(-1))
+
+    def loss(self, batch):
+        return F.cross_entropy(self.head(self.net(batch[0])), batch[1])
+
+    def training_step(self, batch):
+        return self.loss(batch)
+
+    def validation_step(self, batch):
+        self.log("loss", self.loss(batch))
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+def loader(seed, shuffle=False):
+    x = torch.randn(60, 6, generator=torch.Generator().manual_seed(seed))
+    return DataLoader(TensorDataset(x, x[:, :3].argmax(1)), 10, shuffle=shuffle)
+
+
+def fit(module, *callbacks, **settings):
+    usual = {"max_epochs": 2, "progress": False, "run_dir": None}
+    trainer = Trainer(callbacks=callbacks, **usual | settings)
+    trainer.fit(module, loader(1, shuffle=True), loader(2))
+    return trainer
+
+
+def names(checks):
+    return [one.name for one in checks.findings]
+
+
+def test_a_finding_is_shown_once_in_two_lines(tmp_path, capsys):
+    trainer = fit(Net(), run_dir=tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    number = next(i for i, line in enumerate(lines) if line.startswith("warning:"))
+    assert [line for line in lines if FOUND in line] == lines[number : number + 2]
+    assert "cross_entropy gets probabilities" in lines[number]
+    assert lines[number + 1].endswith(f'if it is meant: callbacks=Checks(skip="{FOUND}")')
+    log = (trainer.folder / "log.txt").read_text()
+    assert log.count(f"({FOUND})") == 1
+    rows = [json.loads(line) for line in (trainer.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if f"checks/{FOUND}" in row] == [3]
+    page = write_report([trainer.folder], tmp_path / "report.html").read_text()
+    assert "Findings" in page and "cross_entropy gets probabilities" in page
+    assert "give it the outputs before the softmax" in page
+
+
+def test_what_is_meant_is_skipped_by_name(capsys):
+    fit(Net(), skipping := Checks(skip=FOUND))
+    assert skipping.findings == [] and FOUND not in capsys.readouterr().out
+    fit(Net(), off := Checks(skip=True))
+    assert off.findings == []
+
+
+def test_a_name_that_no_check_has_is_refused():
+    says(refusal(Checks, skip=["softmax-twise"]), "softmax-twise", "did you mean", FOUND)
+
+
+def test_right_programs_of_the_same_form_are_silent(capsys):
+    for last in (nn.Identity(), nn.LogSoftmax(-1)):
+        fit(Net(last), checks := Checks())
+        assert checks.findings == []
+    assert "warning" not in capsys.readouterr().out
+
+
+def test_what_is_computed_is_the_same_to_the_bit():
+    class Attends(Net):
+        """A teacher in eval mode, whose layers compute in another way where they are watched."""
+
+        def __init__(self):
+            super().__init__(nn.Identity())
+            layer = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
+            self.teacher = nn.TransformerEncoder(layer, 1).requires_grad_(False)
+
+        def loss(self, batch):
+            with torch.no_grad():
+                self.teacher.eval()
+                given = self.teacher(batch[0][:, None])[:, 0]
+            return super().loss((given, batch[1]))
+
+    for build in (Net, Attends):
+        found = []
+        for skip in (True, False):
+            trainer = fit(module := build(), Checks(skip=skip))
+            found.append([*module.state_dict().values(), torch.tensor(trainer.metrics["val/loss"])])
+        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_nothing_watches_after_the_fit_or_an_error():
+    class Fails(Net):
+        def training_step(self, batch):
+            if self.trainer.global_step == 2:
+                raise ValueError("in a watched step")
+            return super().training_step(batch)
+
+    for module in (Net(), Fails()):
+        checks = Checks()
+        with suppress(ValueError):
+            fit(module, checks)
+        assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+        noted = len(checks._observer.seen.losses), len(checks._observer.seen.updates)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        F.cross_entropy(module.head(module.net(torch.randn(4, 6))), torch.tensor([0, 1, 2, 0])).backward()
+        optimizer.step()
+        assert (len(checks._observer.seen.losses), len(checks._observer.seen.updates)) == noted
+
+
+def test_an_error_of_a_check_ends_neither_the_run_nor_the_other_checks(tmp_path):
+    @check("broken", at="steps")
+    def broken(seen):
+        raise KeyError("no such fact")
+
+    trainer = fit(Net(), checks := Checks(add=broken), run_dir=tmp_path)
+    assert names(checks) == [FOUND]
+    assert "the check broken failed" in (trainer.folder / "log.txt").read_text()
+
+
+def test_an_error_while_watching_ends_the_watching_alone(tmp_path, monkeypatch):
+    def fails(*args, **options):
+        raise RuntimeError("unknown kind of tensor")
+
+    monkeypatch.setattr(paceline.callbacks.checks.layer_watch, "facts_of", fails)
+    trainer = fit(module := Net(), checks := Checks(), run_dir=tmp_path)
+    assert trainer.global_step == 12 and names(checks) == []
+    log = (trainer.folder / "log.txt").read_text()
+    assert log.count("checks end here, by an error of their own: RuntimeError: unknown kind of tensor") == 1
+    monkeypatch.undo()
+    fit(other := Net(), Checks(skip=True))
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), other.parameters(), strict=True))
+
+
+def test_a_check_of_ones_own():
+    @check("late-loss", at="end")
+    def late(seen):
+        if seen.step >= 12:
+            yield Evidence(f"{seen.step} steps were done", "do fewer")
+
+    @check("asked-for", at="end", on_request=True)
+    def asked(seen):
+        yield Evidence("always", "nothing")
+
+    fit(Net(nn.Identity()), checks := Checks(add=[late, asked]))
+    assert [(one.name, one.evidence, one.step) for one in checks.findings] == [
+        ("late-loss", "12 steps were done", 12)
+    ]
+    fit(Net(nn.Identity()), checks := Checks(add=late, skip="late-loss"))
+    assert checks.findings == []
+
+
+def test_each_fit_begins_without_findings():
+    checks = Checks()
+    trainer = Trainer(max_steps=4, callbacks=checks, progress=False, run_dir=None)
+    trainer.fit(Net(), loader(1), loader(2))
+    assert names(checks) == [FOUND]
+    trainer.fit(Net(nn.Identity()), loader(1, shuffle=True), loader(2))
+    assert names(checks) == []
+
+
+def test_the_catalogue_has_every_finding():
+    page = (Path(__file__).parents[3] / "docs" / "guides" / "silent-mistakes.md").read_text()
+    headed = {line.strip("# `") for line in page.splitlines() if line.startswith("### `")}
+    assert {one.name for one in built_in_checks()} <= headed
+
+
+@pytest.mark.parametrize("wrong", [3, "hidden", ["no-such"]])
+def test_wrong_arguments(wrong):
+    with pytest.raises(PacelineError):
+        Checks(skip=wrong)
