@@ -12,12 +12,12 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split
 
 
 def pictures(
-    samples: int = 320, classes: int = 4, size: int = 8, channels: int = 1, seed: int = 0
+    samples: int = 320, classes: int = 4, size: int = 8, channels: int = 1, seed: int = 0, noise: float = 0.8
 ) -> tuple[Tensor, Tensor]:
     """Standardised noise (n, channels, size, size) with a bright patch whose place is the class (n)."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (samples,), generator=generator)
-    images = 0.8 * torch.randn(samples, channels, size, size, generator=generator)
+    images = noise * torch.randn(samples, channels, size, size, generator=generator)
     half = size // 2
     for image, label in zip(images, labels.tolist(), strict=True):
         top, left = half * (label // 2 % 2), half * (label % 2)

@@ -1,4 +1,4 @@
-"""Models of pictures trained on noise, codes and masks: targets that are the inputs, validations that draw."""
+"""Models of pictures from noise, codes and masks: targets that are the inputs, validations that draw."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Denoiser(nn.Module):
 
 @right(area="diffusion", source="https://arxiv.org/abs/2006.11239")
 def denoising_diffusion_with_a_zero_last_layer(trainer):
-    """The output layer starts at exactly zero; validation draws other noise each time; weights are averaged."""
+    """The last layer starts at zero; validation draws other noise each time; weights are averaged."""
 
     class DDPM(TrainModule):
         def __init__(self, steps=100):
@@ -136,7 +136,7 @@ def guidance_without_a_classifier_drops_labels(trainer):
 
 @right(area="diffusion", source="https://arxiv.org/abs/2302.05543")
 def control_branch_enters_through_zeros(trainer):
-    """The trained network is frozen; its control enters through a layer of zeros, which gets a gradient at once."""
+    """The network is frozen; its control enters through a layer of zeros, which gets a gradient at once."""
 
     class Control(TrainModule):
         def __init__(self, base):
@@ -214,26 +214,26 @@ class VAE(TrainModule):
         self.log("bound", error + divergence)
 
     def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=3e-3)
+        return torch.optim.Adam(self.parameters(), lr=1e-2)
 
 
 @right(area="diffusion", source="https://arxiv.org/abs/1312.6114")
 def variational_autoencoder_sums_over_pixels(trainer):
     """The loss is summed and divided by the samples of the batch; validation draws codes at random."""
     images, _ = pictures(330, seed=54)
-    trainer(max_epochs=5).fit(VAE(), *loaders(images))
+    trainer(max_epochs=8).fit(VAE(), *loaders(images))
 
 
 @right(area="diffusion", source="https://arxiv.org/abs/1511.06349")
 def divergence_is_annealed_from_zero(trainer):
     """The weight of the divergence is 0 in the first step and rises, so that the total may rise too."""
     images, _ = pictures(320, seed=55)
-    trainer(max_epochs=6).fit(VAE(anneal=25), *loaders(images))
+    trainer(max_epochs=8).fit(VAE(anneal=25), *loaders(images))
 
 
 @right(area="diffusion", source="https://arxiv.org/abs/1711.00937")
 def codes_pass_gradients_straight_through(trainer):
-    """Both terms detach one side; the codebook moves by averages, and most codes are idle."""
+    """Each term detaches one side, and most codes of the codebook are idle."""
 
     class VQVAE(TrainModule):
         def __init__(self, codes=64):
@@ -267,7 +267,7 @@ def codes_pass_gradients_straight_through(trainer):
         def configure_optimizers(self):
             return torch.optim.Adam(self.parameters(), lr=3e-3)
 
-    images, _ = pictures(320, seed=56)
+    images, _ = pictures(320, seed=56, noise=0.4)
     trainer(max_epochs=4).fit(VQVAE(), *loaders(images))
 
 
@@ -303,11 +303,11 @@ def masked_autoencoder_sees_a_quarter(trainer):
             self.log("loss", self.loss(batch[0]))
 
         def configure_optimizers(self):
-            optimizer = torch.optim.AdamW(self.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.0)
+            optimizer = torch.optim.AdamW(self.parameters(), lr=6e-3, betas=(0.9, 0.95), weight_decay=0.0)
             return {"optimizer": optimizer, "lr_scheduler": "constant"}
 
-    images, _ = pictures(320, seed=57)
-    trainer(max_epochs=4).fit(MAE(), *loaders(images))
+    images, _ = pictures(320, seed=57, noise=0.2)
+    trainer(max_epochs=10).fit(MAE(), *loaders(images))
 
 
 @right(area="vision", source="https://arxiv.org/abs/2007.02500")
@@ -354,16 +354,18 @@ def autoencoder_of_one_class_for_anomalies(trainer):
     trainer(max_epochs=6).fit(Normality(), train, val)
 
 
-@right(area="diffusion", source="https://arxiv.org/abs/1511.06434")
+@right(area="diffusion", source="https://arxiv.org/abs/2112.10752")
 def latents_of_a_frozen_autoencoder(trainer):
-    """A frozen encoder without gradients gives latents that are scaled by a number found before training."""
+    """A frozen encoder without gradients gives latents, scaled by a number found before training."""
 
     class Latent(TrainModule):
         def __init__(self):
             super().__init__()
             self.encoder = nn.Conv2d(1, 4, 2, 2)
             self.decoder = nn.ConvTranspose2d(4, 1, 2, 2)
-            self.mixer = nn.Sequential(nn.Conv2d(5, 32, 3, padding=1), nn.SiLU(), nn.Conv2d(32, 4, 3, padding=1))
+            self.mixer = nn.Sequential(
+                nn.Conv2d(5, 32, 3, padding=1), nn.SiLU(), nn.Conv2d(32, 4, 3, padding=1)
+            )
             self.register_buffer("scale", torch.ones(()))
 
         def training_step(self, batch):
