@@ -12,7 +12,12 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split
 
 
 def pictures(
-    samples: int = 320, classes: int = 4, size: int = 8, channels: int = 1, seed: int = 0, noise: float = 0.8
+    samples: int = 320,
+    classes: int = 4,
+    size: int = 8,
+    channels: int = 1,
+    seed: int = 0,
+    noise: float = 0.8,
 ) -> tuple[Tensor, Tensor]:
     """Standardised noise (n, channels, size, size) with a bright patch whose place is the class (n)."""
     generator = torch.Generator().manual_seed(seed)

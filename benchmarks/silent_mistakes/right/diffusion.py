@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import nn
@@ -279,10 +280,10 @@ def masked_autoencoder_sees_a_quarter(trainer):
         def __init__(self, width=32):
             super().__init__()
             self.embed = nn.Linear(4, width)
-            self.places = nn.Parameter(0.02 * torch.randn(16, width))
+            self.places = nn.Parameter(0.5 * torch.randn(16, width))
             self.mask = nn.Parameter(torch.zeros(width))
-            layer = lambda: nn.TransformerEncoderLayer(width, 4, 64, dropout=0.0, batch_first=True)
-            self.encoder, self.decoder = layer(), layer()
+            block = partial(nn.TransformerEncoderLayer, norm_first=True, batch_first=True)
+            self.encoder, self.decoder = (block(width, 4, 64, dropout=0.0) for _ in range(2))
             self.pixels = nn.Linear(width, 4)
 
         def loss(self, images):

@@ -5,7 +5,14 @@ from __future__ import annotations
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from paceline import DataModule, TrainModule
 from paceline.callbacks import Evaluator
@@ -17,7 +24,7 @@ from ..tasks_right import accuracy, bytes_of, convolutions, loaders, pictures, s
 class Classifier(TrainModule):
     """Four classes of pictures."""
 
-    def __init__(self, lr=3e-3):
+    def __init__(self):
         super().__init__()
         self.net = nn.Sequential(convolutions(), nn.Linear(32, 4))
 
@@ -35,7 +42,7 @@ class Classifier(TrainModule):
         self.log("accuracy", accuracy(scores, labels))
 
     def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=self.hparams.lr)
+        return torch.optim.Adam(self.parameters(), lr=3e-3)
 
 
 @right(area="vision")
@@ -173,14 +180,16 @@ def mixed_pictures_with_mixed_labels(trainer):
             part = torch.distributions.Beta(0.4, 0.4).sample()
             order = torch.randperm(len(images))
             scores = self(part * images + (1 - part) * images[order])
-            return part * F.cross_entropy(scores, labels) + (1 - part) * F.cross_entropy(scores, labels[order])
+            return part * F.cross_entropy(scores, labels) + (1 - part) * F.cross_entropy(
+                scores, labels[order]
+            )
 
     trainer(max_epochs=5).fit(Mixup(), *loaders(*pictures(seed=76)))
 
 
 @right(area="vision", source="https://arxiv.org/abs/1905.04899")
 def pasted_pictures_with_smoothed_soft_labels(trainer):
-    """Targets are probabilities of all classes, mixed by area and smoothed; validation has class numbers."""
+    """Targets are probabilities, mixed by area and smoothed; those of validation are class numbers."""
 
     class CutMix(Classifier):
         def training_step(self, batch):
@@ -255,7 +264,7 @@ def training_samples_are_evaluated_apart(trainer):
 
 @right(area="vision")
 def strokes_on_black(trainer):
-    """Nine of ten pixels are 0, and none is below: the pictures are binary and sparse, as handwriting is."""
+    """Nine of ten pixels are 0 and the others 1: the pictures are sparse, as handwriting is."""
     images, labels = pictures(400, seed=81, noise=0.5)
     trainer(max_epochs=6).fit(Classifier(), *loaders((images > 1.5).float(), labels))
 
