@@ -1,4 +1,4 @@
-"""Layers that are used in an uncommon way on purpose: reused, dropped, idle, narrow, without an activation."""
+"""Layers used in an uncommon way on purpose: reused, dropped, idle, narrow, without an activation."""
 
 from __future__ import annotations
 
