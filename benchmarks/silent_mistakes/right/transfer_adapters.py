@@ -83,7 +83,7 @@ class LowRankWeight(nn.Module):
         return weight + self.b @ self.a
 
 
-@right(area="transfer", source="https://lightning.ai/lightning-ai/environments/code-lora-from-scratch")
+@right(area="transfer", source="https://docs.pytorch.org/tutorials/intermediate/parametrizations.html")
 def low_rank_adapters_as_parametrizations(trainer):
     """The original weight is frozen under a parametrization whose own parameters are trained."""
 

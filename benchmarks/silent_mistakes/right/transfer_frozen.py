@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.utils.data import DataLoader
 
 from paceline import TrainModule
 from paceline.callbacks import Freeze
@@ -137,7 +138,7 @@ def only_norms_are_trained(trainer):
     trainer(max_epochs=4).fit(OnlyNorms(), *loaders(*pictures(seed=4)))
 
 
-@right(area="transfer", source="https://arxiv.org/abs/2007.02519")
+@right(area="transfer", source="https://arxiv.org/abs/2106.10199")
 def only_biases_are_trained(trainer):
     """BitFit: every weight matrix is frozen, all biases and the new head learn."""
 
@@ -165,7 +166,7 @@ def only_biases_are_trained(trainer):
             return torch.optim.Adam(trainable, lr=3e-3)
 
     module = Patches()
-    trainer(max_epochs=8).fit(module, *loaders(*pictures(512, classes=8, seed=15)))
+    trainer(max_epochs=8).fit(module, *loaders(*pictures(384, classes=8, seed=15)))
     module.head = nn.Linear(32, 4)
     for name, parameter in module.named_parameters():
         parameter.requires_grad = name.endswith("bias") or name.startswith("head.")
@@ -258,8 +259,8 @@ def detector_with_norms_frozen_in_eval_mode(trainer):
     samples = [
         {"image": i, "label": y, "centre": c} for i, y, c in zip(images, labels, centres, strict=True)
     ]
-    train = torch.utils.data.DataLoader(samples[:120], batch_size=2, shuffle=True)
-    val = torch.utils.data.DataLoader(samples[120:], batch_size=8)
+    train = DataLoader(samples[:120], batch_size=2, shuffle=True)
+    val = DataLoader(samples[120:], batch_size=8)
     trainer(max_epochs=2).fit(Boxes(), train, val)
 
 
@@ -315,3 +316,31 @@ def one_group_waits_with_a_rate_of_zero(trainer):
             return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, [later, lambda epoch: 1.0])
 
     trainer(max_epochs=4).fit(Waits(), *loaders(*pictures(seed=10)))
+
+
+@right(area="transfer", source="https://arxiv.org/abs/1902.10486")
+def later_classes_have_outputs_already(trainer):
+    """Eight classes are put out from the start; four of them come in a second fit, beside old pictures."""
+
+    class Incremental(TrainModule):
+        def __init__(self, classes=8):
+            super().__init__()
+            self.backbone, self.head = pretrained(), nn.Linear(32, classes)
+
+        def training_step(self, batch):
+            return cross_entropy(self.head(self.backbone(batch[0])), batch[1])
+
+        def validation_step(self, batch):
+            self.log("accuracy", accuracy(self.head(self.backbone(batch[0])), batch[1]))
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), lr=2e-3)
+
+    images, labels = pictures(640, classes=8, seed=11)
+    samples = list(zip(images, labels, strict=True))
+    train, val = samples[:480], samples[480:]
+    old, old_val = ([s for s in part if s[1] < 4] for part in (train, val))
+    new = [s for s in train if s[1] >= 4]
+    module = Incremental()
+    trainer(max_epochs=3).fit(module, DataLoader(old, 32, shuffle=True), DataLoader(old_val, 64))
+    trainer(max_epochs=4).fit(module, DataLoader(new + old[:80], 32, shuffle=True), DataLoader(val, 64))

@@ -308,7 +308,7 @@ def bottlenecks_without_an_activation(trainer):
     trainer(max_epochs=4).fit(MobileNet(), *loaders(*pictures(256, seed=99)))
 
 
-@right(area="vision", source="https://arxiv.org/abs/1802.10026")
+@right(area="vision", source="https://arxiv.org/abs/1802.10062")
 def counts_are_predicted_through_a_relu(trainer):
     """The output ends in a ReLU, and no target is below zero: densities whose sum is the count."""
 

@@ -316,7 +316,7 @@ def ordered_classes_by_thresholds(trainer):
     trainer(max_epochs=6).fit(Ordinal(), *loaders(images, grades))
 
 
-@right(area="vision", source="https://arxiv.org/abs/1312.4659")
+@right(area="vision", source="https://arxiv.org/abs/1406.2984")
 def key_points_as_maps_of_small_numbers(trainer):
     """Target maps are nearly all 0 with one bump; the loss is a sum over pixels and a mean over samples."""
 

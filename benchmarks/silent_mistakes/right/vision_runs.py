@@ -1,4 +1,4 @@
-"""Runs that look wrong and are right: few samples, learned by heart, cyclic rates, several fits, own updates."""
+"""Runs that look wrong and are right: few samples, learned by heart, cyclic rates, several fits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from paceline import TrainModule
 from paceline.callbacks import Checkpoint, EarlyStopping
 from paceline.parameter_groups import decay_groups
-from paceline.schedules import CosineWithRestarts
+from paceline.schedules import Cosine, CosineWithRestarts
 
 from ..programs import right
 from ..tasks_right import accuracy, convolutions, loaders, pictures
@@ -61,7 +61,7 @@ def twelve_pictures_in_one_batch(trainer):
     trainer(max_epochs=25).fit(Classifier(), train, val)
 
 
-@right(area="vision", source="https://discuss.pytorch.org/t/gradient-accumulation-loss-division/94128")
+@right(area="vision")
 def gradients_are_accumulated_by_hand(trainer):
     """Gradients are zeroed only in every fourth step, and each loss is divided by four."""
 
@@ -135,7 +135,7 @@ def one_cycle_with_a_high_peak(trainer):
 
     class OneCycle(Classifier):
         def configure_optimizers(self):
-            optimizer = torch.optim.SGD(self.parameters(), lr=0.3, momentum=0.9, weight_decay=5e-4)
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.3, momentum=0.9)
             schedule = torch.optim.lr_scheduler.OneCycleLR(
                 optimizer, max_lr=0.3, total_steps=self.trainer.total_steps, div_factor=100
             )
@@ -146,7 +146,7 @@ def one_cycle_with_a_high_peak(trainer):
 
 @right(area="vision")
 def rate_and_end_follow_the_accuracy(trainer):
-    """Plateau, early stopping and the checkpoint all want a maximum; the test data is apart and read once."""
+    """Plateau, early stopping and checkpoint all want a maximum; the test data is apart and read once."""
 
     class Plateau(Classifier):
         def configure_optimizers(self):
@@ -263,6 +263,58 @@ def activations_are_computed_again(trainer):
             return torch.optim.AdamW(decay_groups(self, 0.05), lr=3e-3)
 
     trainer(max_epochs=4).fit(Recomputed(), *loaders(*pictures(seed=122)))
+
+
+@right(area="vision", source="https://arxiv.org/abs/1706.02677")
+def warm_up_from_a_rate_of_zero(trainer):
+    """The first step has a rate of exactly 0; the warm-up lasts one of five epochs."""
+
+    class WarmedUp(Classifier):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+            return {"optimizer": optimizer, "lr_scheduler": Cosine(warmup="1ep", warmup_start=0)}
+
+    trainer(max_epochs=5).fit(WarmedUp(), *loaders(*pictures(seed=124)))
+
+
+@right(area="vision")
+def the_whole_data_in_each_step(trainer):
+    """There is no shuffle, since each step has all samples; the optimizer evaluates the loss many times."""
+
+    class Quasi(Classifier):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+            self.net = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+
+        def training_step(self, batch):
+            images, labels = batch
+            optimizer, losses = self.optimizers(), []
+
+            def closure():
+                optimizer.zero_grad()
+                loss = F.cross_entropy(self(images), labels) + 1e-3 * self.net[1].weight.square().sum()
+                self.manual_backward(loss)
+                losses.append(loss.detach())
+                return loss
+
+            optimizer.step(closure)
+            self.log("loss", losses[0])
+
+        def configure_optimizers(self):
+            return torch.optim.LBFGS(self.parameters(), lr=0.5, max_iter=5)
+
+    images, labels = pictures(320, seed=125)
+    train = DataLoader(TensorDataset(images[:240], labels[:240]), batch_size=240)
+    val = DataLoader(TensorDataset(images[240:], labels[240:]), batch_size=80)
+    trainer(max_epochs=6).fit(Quasi(), train, val)
+
+
+@right(area="vision")
+def epochs_are_shortened(trainer):
+    """An epoch is four of ten batches, of other samples each time, to validate more often."""
+    train, val = loaders(*pictures(426, seed=126))
+    trainer(max_epochs=10, limit_train_batches=4).fit(Classifier(), train, val)
 
 
 @right(
