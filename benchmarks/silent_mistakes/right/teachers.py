@@ -256,7 +256,7 @@ def features_of_a_teacher_are_imitated(trainer):
             self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.ReLU())
             self.head = nn.Linear(24, 4)
             self.regressor = nn.Linear(24, 32)
-            self.teacher = teacher.requires_grad_(False)
+            self.teacher = teacher.eval().requires_grad_(False)
 
         def train(self, mode=True):
             super().train(mode)

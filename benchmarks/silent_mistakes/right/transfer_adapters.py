@@ -68,7 +68,7 @@ def low_rank_adapters_begin_at_zero(trainer):
                     layer.eval()
             return self
 
-    trainer(max_epochs=4).fit(LoRA(), *loaders(*pictures(seed=60)))
+    trainer(max_epochs=4).fit(LoRA().train(), *loaders(*pictures(seed=60)))
 
 
 class LowRankWeight(nn.Module):
@@ -160,7 +160,7 @@ def bottleneck_adapters_begin_as_the_identity(trainer):
                     layer.eval()
             return self
 
-    trainer(max_epochs=4).fit(Adapted(), *loaders(*pictures(seed=63)))
+    trainer(max_epochs=4).fit(Adapted().train(), *loaders(*pictures(seed=63)))
 
 
 @right(area="transfer", source="https://arxiv.org/abs/2203.12119")

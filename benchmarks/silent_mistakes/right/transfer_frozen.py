@@ -24,6 +24,7 @@ def linear_probe_on_a_frozen_backbone(trainer):
             super().__init__()
             self.backbone = pretrained().requires_grad_(False)
             self.head = nn.Linear(32, 4)
+            self.train()
 
         def train(self, mode=True):
             super().train(mode)
@@ -261,12 +262,12 @@ def detector_with_norms_frozen_in_eval_mode(trainer):
     ]
     train = DataLoader(samples[:120], batch_size=2, shuffle=True)
     val = DataLoader(samples[120:], batch_size=8)
-    trainer(max_epochs=2).fit(Boxes(), train, val)
+    trainer(max_epochs=2).fit(Boxes().train(), train, val)
 
 
 @right(area="transfer", source="https://arxiv.org/abs/1801.06146")
 def rates_fall_from_the_head_to_the_first_layer(trainer):
-    """With a decay of 0.5 per layer the first layers of the pretrained network have rates near 0."""
+    """The rates of eleven layers fall by a fifth each: the first has less than a tenth of the head's."""
 
     class Discriminative(TrainModule):
         def __init__(self):
@@ -284,7 +285,7 @@ def rates_fall_from_the_head_to_the_first_layer(trainer):
             self.log("accuracy", accuracy(self(batch[0]), batch[1]))
 
         def configure_optimizers(self):
-            return torch.optim.Adam(layer_groups(self, 3e-3, 0.5, layers="layers"))
+            return torch.optim.Adam(layer_groups(self, 3e-3, 0.8, layers="layers"))
 
     trainer(max_epochs=3).fit(Discriminative(), *loaders(*pictures(seed=9)))
 

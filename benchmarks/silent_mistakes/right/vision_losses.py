@@ -258,9 +258,9 @@ def three_quantiles_of_one_target(trainer):
         def configure_optimizers(self):
             return torch.optim.Adam(self.parameters(), lr=5e-3)
 
-    images, _ = pictures(320, seed=107)
-    noise = 0.3 * torch.randn(320, generator=torch.Generator().manual_seed(5))
-    trainer(max_epochs=6).fit(Quantiles(), *loaders(images, (2 * brightness(images) + noise)[:, None]))
+    images, _ = pictures(960, seed=107)
+    noise = 0.3 * torch.randn(960, generator=torch.Generator().manual_seed(5))
+    trainer(max_epochs=4).fit(Quantiles(), *loaders(images, (2 * brightness(images) + noise)[:, None]))
 
 
 @right(area="vision")
