@@ -207,7 +207,7 @@ def prompts_for_a_frozen_transformer(trainer):
 
     base = Patches()
     trainer(max_epochs=6).fit(base, *loaders(*pictures(384, classes=8, seed=64)))
-    trainer(max_epochs=4).fit(Prompted(base), *loaders(*pictures(256, seed=65)))
+    trainer(max_epochs=8).fit(Prompted(base), *loaders(*pictures(256, seed=65)))
 
 
 @right(area="vision", source="https://arxiv.org/abs/2003.04887")

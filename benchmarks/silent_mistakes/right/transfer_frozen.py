@@ -253,7 +253,7 @@ def detector_with_norms_frozen_in_eval_mode(trainer):
 
         def configure_optimizers(self):
             trainable = [p for p in self.parameters() if p.requires_grad]
-            return torch.optim.SGD(trainable, lr=0.01, momentum=0.9)
+            return torch.optim.Adam(trainable, lr=1e-3)
 
     images, labels = pictures(160, seed=8)
     centres = torch.stack([labels % 2, labels // 2], 1) * 1.0 - 0.5

@@ -278,7 +278,7 @@ def heads_are_split_and_merged_by_hand(trainer):
                 x = x + self.mlp[number](self.norms[2 * number + 1](x))
             return self.head(x[:, 0])
 
-    trainer(max_epochs=5, clip_grad_norm=1.0).fit(ViT(), *loaders(*pictures(256, seed=98)))
+    trainer(max_epochs=8, clip_grad_norm=1.0).fit(ViT(), *loaders(*pictures(320, seed=98)))
 
 
 @right(area="vision", source="https://arxiv.org/abs/1801.04381")
