@@ -100,7 +100,7 @@ def moco_with_a_queue(trainer):
             return F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long))
 
         def configure_optimizers(self):
-            return torch.optim.SGD(self.query_encoder.parameters(), lr=0.2, momentum=0.9)
+            return torch.optim.SGD(self.query_encoder.parameters(), lr=0.05, momentum=0.9)
 
     images, _ = pictures(384, seed=21)
     data = DataLoader(TensorDataset(images), batch_size=32, shuffle=True, drop_last=True)

@@ -105,7 +105,7 @@ def depths_in_metres_with_holes(trainer):
         def __init__(self):
             super().__init__()
             self.net = nn.Sequential(
-                nn.Conv2d(1, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 24, 3, padding=1), nn.ReLU(),
+                nn.Conv2d(1, 24, 3, padding=1), nn.GELU(), nn.Conv2d(24, 24, 3, padding=1), nn.GELU(),
                 nn.Conv2d(24, 1, 1),
             )  # fmt: skip
 
