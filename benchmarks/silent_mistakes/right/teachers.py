@@ -77,7 +77,7 @@ def moco_with_a_queue(trainer):
         def __init__(self, keys=128, width=16):
             super().__init__()
             norm = lambda channels: nn.GroupNorm(4, channels)  # a batch norm would tell who the positive is
-            self.query_encoder = nn.Sequential(convolutions(norm=norm), nn.Linear(32, width))
+            self.query_encoder = nn.Sequential(convolutions(norm=norm)[:-2], nn.Linear(128, width))
             self.key_encoder = copy.deepcopy(self.query_encoder)
             for parameter in self.key_encoder.parameters():
                 parameter.requires_grad = False
@@ -115,8 +115,8 @@ def dino_with_a_centred_teacher(trainer):
         def __init__(self, outputs=24):
             super().__init__()
             norm = lambda channels: nn.GroupNorm(4, channels)
-            self.student = nn.Sequential(convolutions(norm=norm), nn.Linear(32, outputs, bias=False))
-            self.teacher = nn.Sequential(convolutions(norm=norm), nn.Linear(32, outputs, bias=False))
+            self.student = nn.Sequential(convolutions(norm=norm)[:-2], nn.Linear(128, outputs, bias=False))
+            self.teacher = nn.Sequential(convolutions(norm=norm)[:-2], nn.Linear(128, outputs, bias=False))
             self.teacher.load_state_dict(self.student.state_dict())
             self.teacher.requires_grad_(False)
             self.register_buffer("centre", torch.zeros(outputs))
