@@ -6,6 +6,8 @@ All is drawn from a seed, so that a program trains on the same data in each run.
 
 from __future__ import annotations
 
+import copy
+import functools
 from typing import Any
 
 import torch
@@ -182,13 +184,23 @@ def convolutions(classes: int = 4, channels: int = 1, width: int = 8) -> nn.Sequ
     )
 
 
-def backbone(channels: int = 1, width: int = 12) -> nn.Sequential:
-    """What stands for a pretrained network: the same weights each time, features (n, 2 * width)."""
+@functools.cache
+def _pretrained(channels: int, width: int) -> nn.Sequential:
+    inputs, targets = pictures(512, 8, channels, seed=50)
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        layers = convolutions(4, channels, width)[:-1]
-    with torch.no_grad():
-        layers.train()
-        for _ in range(20):  # running statistics as after training
-            layers(torch.randn(64, channels, 8, 8, generator=drawn(32)))
-    return layers
+        network = convolutions(8, channels, width)
+        optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+        for step in range(60):
+            rows = slice(64 * (step % 8), 64 * (step % 8 + 1))
+            loss = nn.functional.cross_entropy(network(inputs[rows]), targets[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return network[:-1]
+
+
+def backbone(channels: int = 1, width: int = 12) -> nn.Sequential:
+    """A network that was trained on other pictures, in training mode: features (n, 2 * width)."""
+    return copy.deepcopy(_pretrained(channels, width))
