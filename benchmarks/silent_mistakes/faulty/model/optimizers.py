@@ -178,15 +178,15 @@ def copies_the_generator_after_the_optimizers_were_built(trainer):
     trainer(max_epochs=3).fit(Gan(), loader(ring(), batch=64))
 
 
-@planted("not-in-optimizer", area="language", source="https://github.com/zjunlp/HVPNeT/issues/5")
-def forgets_the_last_group_of_parameters(trainer):
-    """Groups are appended to a list one by one, and the last one, of the output layer, never is."""
+@planted("not-in-optimizer", area="language")
+def filters_parameters_while_the_embedding_is_frozen(trainer):
+    """Groups take what requires a gradient when they are made; the embedding, thawed later, is in none."""
 
     class Tagger(TrainModule):
         def __init__(self):
             super().__init__()
-            self.automatic_optimization = False
             self.embedding = nn.Embedding(30, 16, padding_idx=0)
+            self.embedding.weight.requires_grad = False
             self.encoder = nn.LSTM(16, 16, batch_first=True, bidirectional=True)
             self.output = nn.Linear(32, 3)
 
@@ -196,25 +196,23 @@ def forgets_the_last_group_of_parameters(trainer):
             logits = self.output(self.encoder(self.embedding(tokens))[0])
             return F.cross_entropy(logits.flatten(0, 1), tags.flatten())
 
-        def configure_optimizers(self):
-            parameters = []
-            group = {"lr": 3e-3, "weight_decay": 1e-2, "params": list(self.embedding.parameters())}
-            parameters.append(group)
-            group = {"lr": 3e-3, "weight_decay": 1e-2, "params": list(self.encoder.parameters())}
-            parameters.append(group)
-            group = {"lr": 1e-2, "weight_decay": 0.0, "params": list(self.output.parameters())}
-            return torch.optim.AdamW(parameters)
+        def on_step_start(self):
+            if self.trainer.global_step == 5:
+                self.embedding.weight.requires_grad = True
 
         def training_step(self, batch):
-            loss = self.loss(batch)
-            optimizer = self.optimizers()
-            optimizer.zero_grad()
-            self.manual_backward(loss)
-            optimizer.step()
-            self.log("loss", loss)
+            return self.loss(batch)
 
         def validation_step(self, batch):
             self.log("loss", self.loss(batch))
+
+        def configure_optimizers(self):
+            groups = []
+            for part, rate in ((self.embedding, 1e-3), (self.encoder, 3e-3), (self.output, 1e-2)):
+                trained = [parameter for parameter in part.parameters() if parameter.requires_grad]
+                if trained:
+                    groups.append({"params": trained, "lr": rate})
+            return torch.optim.AdamW(groups, weight_decay=0.01)
 
     trainer(max_epochs=3).fit(Tagger(), *loaders(*sentences()))
 
