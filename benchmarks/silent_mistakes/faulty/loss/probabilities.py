@@ -274,7 +274,7 @@ def ends_several_labels_with_a_sigmoid_layer(trainer):
     trainer(max_epochs=4).fit(module, *loaders(rows, labels))
 
 
-@planted("sigmoid-twice", area="gan", source="https://github.com/soumith/ganhacks/issues/36")
+@planted("sigmoid-twice", area="gan")
 def judges_samples_by_a_sigmoid_and_a_loss_of_logits(trainer):
     """The discriminator ends with a sigmoid, and both losses are of logits."""
 

@@ -187,7 +187,7 @@ def regresses_on_class_indices(trainer):
 
 @planted("one-hot-targets", area="vision")
 def takes_argmax_of_one_hot_labels_over_the_batch(trainer):
-    """One-hot labels are made indices by argmax(0), which fits as a batch has four rows and four classes exist."""
+    """One-hot labels become indices by argmax(0), which fits as a batch has as many rows as classes."""
 
     class Network(TrainModule):
         def __init__(self):

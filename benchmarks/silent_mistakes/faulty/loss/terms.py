@@ -272,7 +272,7 @@ def trains_on_two_percent_of_frauds_without_weights(trainer):
     trainer(max_epochs=3).fit(Fraud(), *loaders(*rare(*two_classes(1200), 0.02)))
 
 
-@planted("majority-class", area="vision", source="https://github.com/qijiezhao/pseudo-3d-pytorch/issues/15")
+@planted("majority-class", area="vision", source="https://github.com/janghyuncho/PiCIE/issues/28")
 def weighs_classes_by_their_counts(trainer):
     """The classes' weights are their counts, where one over them was meant: the frequent one wins."""
 

@@ -213,7 +213,7 @@ def ends_a_regression_with_a_relu_that_is_never_above_zero(trainer):
     trainer(max_epochs=3).fit(Peptides(), *loaders(*sentences()))
 
 
-@planted("constant-output", area="vision")
+@planted("constant-output", area="vision", source="https://github.com/pytorch/pytorch/pull/12968")
 def normalises_over_one_feature(trainer):
     """A layer norm over an axis of length 1 gives its bias for every picture."""
 
@@ -231,7 +231,7 @@ def normalises_over_one_feature(trainer):
     trainer(max_epochs=3).fit(Network(), *loaders(*pictures()))
 
 
-@planted("constant-output", area="table")
+@planted("constant-output", area="table", source="https://github.com/marian-nmt/marian-dev/issues/21")
 def takes_softmax_of_one_output(trainer):
     """The network's only output goes through a softmax, which gives 1 for every row."""
 

@@ -166,7 +166,7 @@ def drops_hidden_features_of_a_table_in_validation(trainer):
     trainer(max_epochs=4).fit(Network(), *loaders(*clusters()))
 
 
-@planted("dropout-in-evaluation", area="series")
+@planted("dropout-in-evaluation", area="series", source="https://github.com/pytorch/pytorch/issues/124464")
 def gives_a_probability_to_attention_as_a_constant(trainer):
     """scaled_dot_product_attention is given dropout_p=0.1 in validation too."""
 

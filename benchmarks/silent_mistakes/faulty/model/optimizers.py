@@ -178,6 +178,34 @@ def copies_the_generator_after_the_optimizers_were_built(trainer):
     trainer(max_epochs=3).fit(Gan(), loader(ring(), batch=64))
 
 
+@planted("weights-remade", area="language", source="https://github.com/huggingface/transformers/pull/3532")
+def resizes_the_embedding_after_the_optimizer_was_built(trainer):
+    """The vocabulary grows when the fit begins, and the optimizer has the old embedding's weights."""
+
+    class Classifier(Supervised):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(24, 16, padding_idx=0)
+            self.gru, self.head = nn.GRU(16, 16, batch_first=True), nn.Linear(16, 2)
+
+        def resize(self, words):
+            old = self.embedding.weight.data
+            self.embedding = nn.Embedding(words, 16, padding_idx=0)
+            self.embedding.weight.data[: len(old)] = old
+
+        def on_fit_start(self):
+            self.resize(30)
+
+        def forward(self, tokens, lengths):
+            states, _ = self.gru(self.embedding(tokens))
+            return self.head(states[torch.arange(len(tokens)), lengths - 1])
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=5e-3)
+
+    trainer(max_epochs=4).fit(Classifier(), *loaders(*sentences()))
+
+
 @planted("not-in-optimizer", area="language")
 def filters_parameters_while_the_embedding_is_frozen(trainer):
     """Groups take what requires a gradient when they are made; the embedding, thawed later, is in none."""

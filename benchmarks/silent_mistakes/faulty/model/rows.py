@@ -110,7 +110,12 @@ def standardises_hidden_features_over_the_batch_by_hand(trainer):
     trainer(max_epochs=4).fit(Network(), *loaders(*regression()))
 
 
-@planted("mixed-rows", "scrambled-axes", area="series")
+@planted(
+    "mixed-rows",
+    "scrambled-axes",
+    area="series",
+    source="https://github.com/AndersonJo/dqn-pytorch/issues/1",
+)
 def feeds_batches_first_to_a_recurrent_layer_of_time_first(trainer):
     """The GRU has no batch_first=True: it goes from one series of the batch to the next."""
 

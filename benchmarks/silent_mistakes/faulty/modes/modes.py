@@ -171,7 +171,7 @@ def computes_positives_by_a_method_that_calls_eval(trainer):
     trainer(max_epochs=3).fit(Contrastive(), *loaders(*views(), batch=64))
 
 
-@planted("eval-mode-in-training", area="transfer", source="https://github.com/backseason/PoolNet/issues/30")
+@planted("eval-mode-in-training", area="transfer")
 def thaws_a_backbone_that_train_keeps_in_eval_mode(trainer):
     """train() is overridden for the frozen backbone, and stays so when the backbone is trained."""
 
