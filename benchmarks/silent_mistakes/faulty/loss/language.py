@@ -95,8 +95,9 @@ class Finetuned(TrainModule):
 @planted("ignored-labels", area="language", source="https://github.com/huggingface/trl/pull/6671")
 def cuts_all_answers_off(trainer):
     """Samples are cut to eight tokens, the length of the prompt: no label of an answer is left."""
-    train = DataLoader(Chat(text(160), length=8), 32, shuffle=True)
-    trainer(max_epochs=3).fit(Finetuned(), train, DataLoader(Chat(text(32, seed=3), length=8), 32))
+    tokens = text(192)
+    train = DataLoader(Chat(tokens[:160], length=8), 32, shuffle=True)
+    trainer(max_epochs=3).fit(Finetuned(), train, DataLoader(Chat(tokens[160:], length=8), 32))
 
 
 @planted("ignored-labels", area="language", source="https://github.com/snowflakedb/ArcticTraining/pull/339")
@@ -319,8 +320,9 @@ def masks_the_prompt_and_shifts_no_label(trainer):
         def configure_optimizers(self):
             return torch.optim.Adam(self.parameters(), lr=5e-3)
 
-    train = DataLoader(Chat(text(160), length=12), 32, shuffle=True)
-    trainer(max_epochs=3).fit(Captioner(), train, DataLoader(Chat(text(32, seed=4), length=12), 32))
+    tokens = text(192)
+    train = DataLoader(Chat(tokens[:160], length=12), 32, shuffle=True)
+    trainer(max_epochs=3).fit(Captioner(), train, DataLoader(Chat(tokens[160:], length=12), 32))
 
 
 class Bart(nn.Module):

@@ -269,7 +269,7 @@ def trains_on_two_percent_of_frauds_without_weights(trainer):
         def configure_optimizers(self):
             return torch.optim.Adam(self.parameters(), lr=2e-3)
 
-    trainer(max_epochs=3).fit(Fraud(), *loaders(*rare(*two_classes(1200), 0.02)))
+    trainer(max_epochs=8).fit(Fraud(), *loaders(*rare(*two_classes(1200), 0.02)))
 
 
 @planted("majority-class", area="vision", source="https://github.com/janghyuncho/PiCIE/issues/28")

@@ -144,7 +144,7 @@ def kills_the_hidden_layers_with_a_large_rate(trainer):
             return self.net(rows)
 
         def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=8.0, momentum=0.9)
+            return torch.optim.SGD(self.parameters(), lr=1.0, momentum=0.9)
 
     trainer(max_epochs=4).fit(Network(), *loaders(*clusters()))
 
