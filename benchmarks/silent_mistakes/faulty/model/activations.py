@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from paceline import TrainModule
+from paceline import TrainModule, seed_everything
 
 from ...programs import planted
 from ...tasks import (
@@ -146,6 +146,7 @@ def kills_the_hidden_layers_with_a_large_rate(trainer):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=1.0, momentum=0.9)
 
+    seed_everything(0)
     trainer(max_epochs=4).fit(Network(), *loaders(*clusters()))
 
 
