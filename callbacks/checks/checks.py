@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _JUDGED = (3, 10, 50, 250)
 """Steps of a fit after which what was seen is judged."""
+_VALIDATIONS = 2
+"""Validations of a fit that are looked at, besides the sanity pass."""
 
 
 class Checks(Callback):
@@ -64,7 +66,7 @@ class Checks(Callback):
         self.findings: list[Finding] = []
         self.on_request = False
         self._observer: Observer | None = None
-        self._start = 0
+        self._start = self._validations = 0
 
     def _require_known(self, names: frozenset[str]) -> None:
         known = {one.name for one in (*built_in_checks(), *self._added)}
@@ -86,7 +88,8 @@ class Checks(Callback):
         return self._start + later[0] if later else math.inf
 
     def on_fit_start(self, trainer: TrainerView) -> None:
-        self.findings, self._observer, self._start = [], None, trainer.global_step
+        self.findings, self._observer = [], None
+        self._start, self._validations = trainer.global_step, 0
         if self.is_off:
             return
         self._observer = Observer(trainer, looks=trainer.is_global_zero)
@@ -105,7 +108,7 @@ class Checks(Callback):
             self._judge(trainer, "steps")
 
     def on_validation_start(self, trainer: TrainerView) -> None:
-        if self._observer is not None and trainer.stage == "fit":
+        if self._observer is not None and trainer.stage == "fit" and self._validations < _VALIDATIONS:
             self._observer.begin_validation(sanity=not trainer.loop.is_fit_validation)
 
     def on_validation_step_end(self, trainer: TrainerView, output: Any, batch: Any, batch_idx: int) -> None:
@@ -113,9 +116,12 @@ class Checks(Callback):
             self._observer.note_validation_batch(batch, batch_idx)
 
     def on_validation_end(self, trainer: TrainerView) -> None:
-        if self._observer is not None and trainer.stage == "fit" and self._observer.in_validation:
-            self._observer.end_validation(sanity=not trainer.loop.is_fit_validation)
-            self._judge(trainer, "validation")
+        if self._observer is None or trainer.stage != "fit" or self._validations >= _VALIDATIONS:
+            return
+        sanity = not trainer.loop.is_fit_validation
+        self._validations += not sanity
+        self._observer.end_validation(sanity)
+        self._judge(trainer, "validation")
 
     def on_test_step_end(self, trainer: TrainerView, output: Any, batch: Any, batch_idx: int) -> None:
         if self._observer is not None:

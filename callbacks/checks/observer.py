@@ -16,7 +16,6 @@ from .update_watch import UpdateWatch, parameters_of
 _UPDATES = 10
 _WATCHED = (1, 2, 3, 10, 50, 250)
 _BATCHES = 50
-_VALIDATIONS = 2
 _EVALUATION_BATCHES = 100
 
 
@@ -40,7 +39,7 @@ class Observer:
         self.looks = looks
         self.seen = Seen(trainer, settings=trainer.config["trainer"] if looks else {})
         self.notes_more, self.in_validation = looks, False
-        self._trainer, self._validations = trainer, 0
+        self._trainer = trainer
         self.updates = UpdateWatch(self.seen, self._fail)
         self.layers = LayerWatch(self.seen, self._fail)
         known: set[int] = set()
@@ -95,7 +94,7 @@ class Observer:
 
     def begin_validation(self, sanity: bool) -> None:
         """Before a validation of the fit."""
-        if not self.looks or self._validations >= _VALIDATIONS:
+        if not self.looks:
             return
         self.in_validation = True
         self.updates.begin("val")
@@ -119,9 +118,8 @@ class Observer:
         self.functions.end()
         self.layers.end()
         self.updates.end()
-        self.in_validation = False
-        if not sanity:
-            self._validations += 1
+        noted, self.in_validation = self.in_validation, False
+        if noted and not sanity:
             new = self._logged() - self.seen.logged.get("train", set())
             self.seen.logged.setdefault("val", set()).update(new)
             metrics = self._trainer.metrics

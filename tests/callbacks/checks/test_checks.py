@@ -73,13 +73,15 @@ def test_a_finding_is_shown_once_in_two_lines(tmp_path, capsys):
     rows = [json.loads(line) for line in (trainer.folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if f"checks/{FOUND}" in row] == [3]
     page = write_report([trainer.folder], tmp_path / "report.html").read_text()
-    assert "Findings" in page and "cross_entropy gets probabilities" in page
+    assert "Findings" in page
+    assert "cross_entropy gets probabilities" in page
     assert "give it the outputs before the softmax" in page
 
 
 def test_what_is_meant_is_skipped_by_name(capsys):
     fit(Net(), skipping := Checks(skip=FOUND))
-    assert skipping.findings == [] and FOUND not in capsys.readouterr().out
+    assert skipping.findings == []
+    assert FOUND not in capsys.readouterr().out
     fit(Net(), off := Checks(skip=True))
     assert off.findings == []
 
@@ -153,7 +155,8 @@ def test_an_error_while_watching_ends_the_watching_alone(tmp_path, monkeypatch):
 
     monkeypatch.setattr(paceline.callbacks.checks.layer_watch, "facts_of", fails)
     trainer = fit(module := Net(), checks := Checks(), run_dir=tmp_path)
-    assert trainer.global_step == 12 and names(checks) == []
+    assert trainer.global_step == 12
+    assert names(checks) == []
     log = (trainer.folder / "log.txt").read_text()
     assert log.count("checks end here, by an error of their own: RuntimeError: unknown kind of tensor") == 1
     monkeypatch.undo()
