@@ -24,7 +24,7 @@ def env(as_json: JSON = False) -> None:
 
 
 def plugins(as_json: JSON = False) -> None:
-    """List the callbacks, loggers and strategies of other packages; none is imported."""
+    """List the callbacks, loggers, strategies and checks of other packages; none is imported."""
     from ..plugins import installed, table
 
     found = installed()
@@ -33,4 +33,4 @@ def plugins(as_json: JSON = False) -> None:
     elif found:
         typer.echo("\n".join(table(found)))
     else:
-        typer.echo("no package with callbacks, loggers or strategies for paceline is installed")
+        typer.echo("no package with callbacks, loggers, strategies or checks for paceline is installed")

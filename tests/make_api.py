@@ -73,7 +73,7 @@ SUBJECTS: dict[Any, dict[str, tuple[str, ...]]] = {
         ),
         "callbacks_watching": (
             *("Progress", "ModelSummary", "LearningRateMonitor", "Norms", "DeviceMonitor", "Throughput"),
-            *("Timer", "Profiler", "Stragglers", "ReplicaCheck", "StepRecord"),
+            *("Timer", "Profiler", "Stragglers", "ReplicaCheck", "StepRecord", "Checks"),
         ),
         "callbacks_output": (
             *("Logger", "JSONLogger", "CSVLogger", "TensorBoard", "Trackio", "WandB", "MLflow"),

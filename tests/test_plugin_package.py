@@ -43,6 +43,8 @@ def test_the_installed_package_is_used_by_name(run, request):
     printed = run("train.py")
     assert "strategy average-once" in printed
     assert "trained for 8 steps under average-once" in printed
+    assert "warning: outputs of line reach" in printed
+    assert 'callbacks=Checks(skip="acme-outputs")' in printed
     steps = [line.split()[0] for line in next(folder.glob("work*/lines.txt")).read_text().splitlines()]
     assert steps == ["1", "4", "8"]
 
