@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import accumulate, pairwise
+from operator import mul
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from .layer_watch import LayerWatch
@@ -34,6 +39,8 @@ _THRESHOLDS = {"gt": "gt", "ge": "ge", "__gt__": "gt", "__ge__": "ge", "lt": "lt
 _AXES = {"softmax": "softmax", "log_softmax": "log_softmax", "argmax": "argmax", "sigmoid": "sigmoid"}
 _UNITS = {"relu", "relu_"}
 _MOST_CALLS = 2000
+_MOST_STRANGERS = 64
+_FIRST_VALUES = 16
 
 
 class FunctionWatch(TorchFunctionMode):
@@ -58,6 +65,7 @@ class FunctionWatch(TorchFunctionMode):
         self._strangers: dict[int, Stranger] = {}
         self.targets: set[str] = set()
         self._active = False
+        self._handle: Any = None
 
     def begin(self, phase: Phase, step: int, batches: Any) -> None:
         """Watch what follows, as of a step."""
@@ -65,6 +73,7 @@ class FunctionWatch(TorchFunctionMode):
         self.take_batch(batches)
         if not self._active:
             self._active = True
+            self._handle = register_optimizer_step_pre_hook(self._before_update)
             self.__enter__()  # type: ignore[no-untyped-call]
 
     def take_batch(self, batches: Any) -> None:
@@ -81,7 +90,19 @@ class FunctionWatch(TorchFunctionMode):
         if self._active:
             self._active = False
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._handle.remove()
             self._batch_memory = {}
+            self._note_losses()
+
+    def _note_losses(self) -> None:
+        """What the training steps have returned."""
+        if self._phase != "train":
+            return
+        try:
+            losses = self._seen.trainer.loop.step_facts().losses
+            self._seen.step_losses[self._step] = [float(loss) for loss, _ in losses]
+        except Exception as error:
+            self._failed(error)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -99,17 +120,19 @@ class FunctionWatch(TorchFunctionMode):
         return result
 
     def _look(self, name: str, args: Any, kwargs: dict[str, Any], result: Any) -> None:
-        for one in args[:3]:
-            if type(one) is nn.Parameter and one.requires_grad and id(one) not in self._known:
+        for one in _flat(args):
+            if one.requires_grad and one.is_leaf and id(one) not in self._known:
                 self._meet(one, result)
+        if _is_in_place(name, kwargs) and args and isinstance(args[0], Tensor):
+            self._layers.forget(args[0])
         if name in LOSSES:
             self._take_loss(name, args, kwargs, result)
         elif name in _UNITS and isinstance(result, Tensor):
-            self._take_units(result)
-        elif name in _DROPOUTS:
+            self._take_units(args[0] if args else result, result)
+        elif name in _DROPOUTS or name == "scaled_dot_product_attention":
             self._take(name, args, kwargs, None)
         elif name in ("view", "reshape") and isinstance(result, Tensor):
-            if _axes_only_reordered(tuple(args[0].shape), tuple(result.shape)):
+            if scrambles(tuple(args[0].shape), tuple(result.shape)):
                 self._take(name, args, {}, result)
         elif name in _AXES or name in _THRESHOLDS:
             self._take((_AXES | _THRESHOLDS)[name], args, kwargs, result)
@@ -141,10 +164,11 @@ class FunctionWatch(TorchFunctionMode):
                 options={key: one for key, one in options.items() if not isinstance(one, Tensor)},
                 value=float(result) if is_number else None,
                 result_key=id(result),
+                output_of=self._layers.maker_of(output),
             )
         )
 
-    def _take_units(self, result: Tensor) -> None:
+    def _take_units(self, given: Tensor, result: Tensor) -> None:
         if self._phase != "train" or not result.numel() or result.dim() < 2:
             return
         axis = 1 if result.dim() == 4 or (result.dim() == 3 and self._layers.has_channels_first) else -1
@@ -155,10 +179,14 @@ class FunctionWatch(TorchFunctionMode):
         key = f"{self._layers.current}#{number}" if number else self._layers.current
         found = self._seen.units.get(key)
         rows = result.numel() // max(1, dead.numel())
+        is_zero = given is not result and not bool(given.any())
+        if is_zero:  # nothing came in: the first state of a recurrent layer
+            return
         if found is None or found.count != dead.numel():
-            self._seen.units[key] = UnitFacts(dead.numel(), dead, rows, self._step)
+            self._seen.units[key] = UnitFacts(dead.numel(), dead, rows, self._step, dead)
         else:
             found.dead, found.samples, found.step = found.dead & dead, found.samples + rows, self._step
+            found.dead_now = dead
 
     def _take(self, name: str, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         if len(self._seen.calls) >= _MOST_CALLS:
@@ -179,31 +207,74 @@ class FunctionWatch(TorchFunctionMode):
             )
         )
 
-    def _meet(self, parameter: Tensor, result: Any) -> None:
-        """Note a trainable parameter from outside, where a gradient may reach it."""
-        if self._phase != "train" or not getattr(result, "requires_grad", False):
+    def _meet(self, tensor: Tensor, result: Any) -> None:
+        """Note a trainable tensor from outside, where a gradient may reach it."""
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        if self._phase != "train" or not any(getattr(one, "requires_grad", False) for one in results):
             return
-        found = self._strangers.get(id(parameter))
-        if found is None:
-            if len(self._strangers) >= 64:
+        found = self._strangers.get(id(tensor))
+        if found is None or found.parameter() is not tensor:
+            if len(self._strangers) >= _MOST_STRANGERS:
                 return
-            found = Stranger(parameter, self._layers.current, set())
-            self._strangers[id(parameter)] = found  # which keeps it: no other gets its id
+            is_parameter = isinstance(tensor, nn.Parameter)
+            # A parameter is kept, so that no other gets its id; a plain tensor may be as large as a batch.
+            holds = partial(_itself, tensor) if is_parameter else weakref.ref(tensor)
+            found = Stranger(holds, is_parameter, self._layers.current, set(), _first_values(tensor))
+            self._strangers[id(tensor)] = found
             self._seen.strangers.append(found)
         found.steps.add(self._step)
 
-    def note_gradients(self) -> None:
-        """After a backward pass: which parameters from outside got a gradient."""
-        for one in self._strangers.values():
-            one.has_gradient = one.has_gradient or one.parameter.grad is not None
+    def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Which tensors from outside got a gradient, and which change."""
+        try:
+            with torch.no_grad(), self._layers.taking_notes():
+                for one in self._strangers.values():
+                    tensor = one.parameter()
+                    if tensor is not None:
+                        one.has_gradient = one.has_gradient or tensor.grad is not None
+                        one.changed = one.changed or not torch.equal(one.first, _first_values(tensor))
+        except Exception as error:
+            self._failed(error)
 
     def close(self) -> None:
         """Watch no longer, and keep no tensors."""
         self.end()
         self._strangers.clear()
+        self._seen.strangers.clear()
 
 
-def _axes_only_reordered(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
-    """Whether a reshape gives the same sizes in another order, those of 1 aside."""
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _first_values(tensor: Tensor) -> Tensor:
+    return tensor.detach().reshape(-1)[:_FIRST_VALUES].clone()
+
+
+def _flat(args: Any) -> Iterator[Tensor]:
+    """The tensors among the first arguments, and in lists of them, as recurrent layers pass weights."""
+    for one in args[:8]:
+        if isinstance(one, Tensor):
+            yield one
+        elif isinstance(one, (list, tuple)):
+            yield from (each for each in one[:16] if isinstance(each, Tensor))
+
+
+def _is_in_place(name: str, kwargs: dict[str, Any]) -> bool:
+    dunder = name.startswith("__")
+    return name.startswith("__i") if dunder else name.endswith("_") or bool(kwargs.get("inplace"))
+
+
+def scrambles(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+    """Whether a reshape may mix axes up: it gives the same sizes in another order, or its parts overlap.
+
+    A reshape that splits axes and merges neighbours keeps what belongs together. The places where an axis
+    of either shape begins divide one another then.
+    """
     old, new = ([n for n in shape if n != 1] for shape in (before, after))
-    return old != new and sorted(old) == sorted(new)
+    if old == new or len(old) < 2 or len(new) < 2 or 0 in old:
+        return False
+    if sorted(old) == sorted(new):
+        return True
+    ends = sorted({*accumulate(old, mul), *accumulate(new, mul)})
+    return any(later % sooner for sooner, later in pairwise(ends))

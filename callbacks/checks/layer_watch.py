@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,6 +15,10 @@ from .seen import LayerFacts, Phase, Seen
 from .tensor_facts import facts_of
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+SEQUENTIAL = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
+"""Layers over sequences, which say whether the batch is the first axis."""
+_KEPT = (nn.Sequential, nn.Identity)  # what they return is another layer's output
+_SAMPLE = 256
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -35,6 +40,7 @@ class LayerWatch:
         self._stack: list[tuple[str, nn.Module]] = []
         self._phase: Phase = "train"
         self._order = 0
+        self._made: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         self.has_channels_first = self.busy = False
 
     @contextmanager
@@ -57,10 +63,20 @@ class LayerWatch:
         """The mode of the submodule that is running."""
         return self._stack[-1][1].training if self._stack else self._seen.module.training
 
+    def maker_of(self, tensor: Tensor) -> str:
+        """The layer that returned this tensor, where nothing has changed it since; "" for none."""
+        made, name = self._made.get(id(tensor), (None, ""))
+        return name if made is not None and made() is tensor else ""
+
+    def forget(self, tensor: Tensor) -> None:
+        """A tensor is changed in place: it is no more what its layer returned."""
+        self._made.pop(id(tensor), None)
+
     def begin(self, phase: Phase) -> None:
         """Watch what follows."""
         self._phase = phase
         self._stack.clear()
+        self._made.clear()
         if self._handles:
             return
         module = self._seen.module
@@ -77,6 +93,7 @@ class LayerWatch:
             handle.remove()
         self._handles.clear()
         self._stack.clear()
+        self._made.clear()
 
     def _enter(self, name: str, part: nn.Module, args: Any) -> None:
         self._stack.append((name, part))
@@ -95,12 +112,16 @@ class LayerWatch:
         given = next((one for one in args if isinstance(one, Tensor)), None)
         if self._phase != "train" or given is None:
             return
-        if facts.first_input is None and next(part.children(), None) is None:
-            facts.first_input = facts_of(given, sample=0)
+        maker = self.maker_of(given)
+        if maker:
+            facts.fed_by.add(maker)
+        is_leaf = next(part.children(), None) is None
+        if facts.first_input is None and (is_leaf or isinstance(part, SEQUENTIAL)):
+            facts.first_input = facts_of(given, sample=_SAMPLE if isinstance(part, nn.Embedding) else 0)
         if isinstance(part, NORMS) and part.training and given.numel():
             values = given.numel() // given.shape[1]
-            facts.values_per_channel = min(facts.values_per_channel or values, values)
-            facts.rows = min(facts.rows or len(given), len(given))
+            facts.values_per_channel = max(facts.values_per_channel, values)
+            facts.rows = max(facts.rows, len(given))
 
     def _leave(self, name: str, part: nn.Module, args: Any, output: Any) -> None:
         if self._stack and self._stack[-1][0] == name:
@@ -110,6 +131,8 @@ class LayerWatch:
         facts = self._seen.layers.setdefault(name, LayerFacts())
         facts.calls_with_grad += torch.is_grad_enabled()
         try:
+            if isinstance(output, Tensor) and not isinstance(part, _KEPT):
+                self._made[id(output)] = (weakref.ref(output), name)
             if isinstance(output, Tensor) and next(part.children(), None) is None:
                 with self.taking_notes():
                     facts.output = facts_of(output, sample=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +30,7 @@ class TensorFacts:
         from_batch: Whether it is a tensor of the batch, or shares its memory.
         key: The same for one tensor object through a step.
         sample: The first values, at most 4096, on the CPU.
+        origin: As ``made_by``, of the last node that did more than change the shape.
     """
 
     shape: tuple[int, ...]
@@ -46,6 +47,7 @@ class TensorFacts:
     from_batch: bool
     key: int
     sample: Tensor
+    origin: str = ""
 
 
 @dataclass
@@ -60,6 +62,7 @@ class LossCall:
         options: Its other arguments by name, as they were given.
         value: What it returned, where that is one number.
         result_key: Of the tensor that it returned.
+        output_of: The layer whose output the first argument is, as it is; "" for none.
     """
 
     function: str
@@ -71,6 +74,7 @@ class LossCall:
     options: dict[str, Any]
     value: float | None
     result_key: int
+    output_of: str = ""
 
 
 @dataclass
@@ -105,12 +109,14 @@ class UnitFacts:
         dead: Which of them were 0 for every sample and position, a bool for each.
         samples: The rows that were seen.
         step: The last step in which it was seen.
+        dead_now: Which of them were 0 for all rows of that step; None where the input was 0 itself.
     """
 
     count: int
     dead: Tensor
     samples: int
     step: int
+    dead_now: Tensor | None = None
 
 
 @dataclass
@@ -124,8 +130,9 @@ class LayerFacts:
         first_input: Its first tensor argument in a training step.
         output: What it returned in the last watched training step, where that is a tensor.
         order: At which place of the forward pass it was first called, from 0.
-        values_per_channel: Of a batch norm: the fewest values of a channel in a training step; 0: unknown.
-        rows: Of a batch norm: the fewest rows of its input in a training step.
+        values_per_channel: Of a batch norm: the most values of a channel in a training step; 0 if unknown.
+        rows: Of a batch norm: the most rows of its input in a training step.
+        fed_by: The layers whose output it got, as it was.
     """
 
     calls: dict[Phase, int] = field(default_factory=dict)
@@ -136,6 +143,7 @@ class LayerFacts:
     order: int = -1
     values_per_channel: int = 0
     rows: int = 0
+    fed_by: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -202,19 +210,25 @@ class BatchFacts:
 
 @dataclass
 class Stranger:
-    """A trainable parameter that a step computes with, and neither the module nor an optimizer has.
+    """A trainable tensor that a step computes with, and neither the module nor an optimizer had at first.
 
     Attributes:
-        parameter: Itself.
+        parameter: Gives it; None where it is gone, as a plain tensor may be.
+        is_parameter: Whether it is an ``nn.Parameter``.
         layer: Where it was used.
         steps: In which steps.
-        made: Whether it was made within the step: no step before had it.
+        first: Some of its values when it was first met.
+        has_gradient: Whether it had a gradient at an update.
+        changed: Whether its values were other ones at a later update.
     """
 
-    parameter: Tensor
+    parameter: Callable[[], Tensor | None]
+    is_parameter: bool
     layer: str
     steps: set[int]
+    first: Tensor
     has_gradient: bool = False
+    changed: bool = False
 
 
 @dataclass
@@ -238,6 +252,7 @@ class Seen:
         logged: Full names of metrics that training steps have logged, and validations, by phase.
         watched: Steps whose functions and layers were watched; none where they cannot be.
         values: Metrics of each validation of the fit, in order.
+        step_losses: What the training steps returned, by watched step: one number for each micro-batch.
     """
 
     trainer: TrainerView
@@ -254,6 +269,7 @@ class Seen:
     logged: dict[Phase, set[str]] = field(default_factory=dict)
     watched: set[int] = field(default_factory=set)
     values: list[dict[str, float]] = field(default_factory=list)
+    step_losses: dict[int, list[float]] = field(default_factory=dict)
 
     @property
     def module(self) -> nn.Module:

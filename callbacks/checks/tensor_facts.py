@@ -14,6 +14,11 @@ _SAMPLE = 4096
 _COLUMNS = 256
 _CLOSE = 1e-4
 _TARGETS = ("target", "targets", "label", "labels", "y", "class", "classes")
+_SHAPES = {
+    *("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "T", "Transpose", "Permute", "Select"),
+    *("Slice", "Expand", "Clone", "Alias", "ToCopy", "AsStrided", "Split", "Unbind", "Index"),
+}
+_SHAPED_MOST = 8
 _SAME_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -55,7 +60,21 @@ def facts_of(
         from_batch=memory_of(tensor) in batch_memory,
         key=id(tensor),
         sample=first,
+        origin=_origin(tensor),
     )
+
+
+def _origin(tensor: Tensor) -> str:
+    """The last node that made a tensor's values, past those that only change its shape."""
+    node = tensor.grad_fn
+    for _ in range(_SHAPED_MOST):
+        if node is None:
+            return ""
+        name = type(node).__name__.partition("Backward")[0]
+        if name not in _SHAPES or not node.next_functions:
+            return name
+        node = node.next_functions[0][0]
+    return ""
 
 
 def _rows_alike(values: Tensor) -> bool:
