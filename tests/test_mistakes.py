@@ -202,12 +202,21 @@ def test_wrong_modules(make, expected):
 
 @pytest.mark.parametrize("trained", [True, False])
 def test_layers_that_torch_does_not_find_are_named_beside_those_that_it_finds(trained, capsys):
-    module = Net()
-    module.blocks = [nn.Linear(2, 2)]
-    module.blocks[0].requires_grad_(trained)
-    quiet(max_steps=1).fit(module, samples())
-    note = "weights that are never trained, because torch does not find them: blocks; use nn.ModuleList"
-    assert (note in capsys.readouterr().out) is trained
+    class Blocks(Net):
+        def __init__(self):
+            super().__init__()
+            self.blocks = [nn.Linear(4, 4).requires_grad_(trained)]
+
+        def training_step(self, batch):
+            inputs, targets = batch
+            return cross_entropy(self.net(self.blocks[0](inputs)), targets)
+
+    quiet(max_steps=3).fit(Blocks(), samples())
+    said = (
+        "2 weights in blocks get gradients, and no update: parameters() does not find them (hidden-weights)"
+    )
+    out = capsys.readouterr().out
+    assert (said in out) is ("use nn.ModuleList" in out) is trained
 
 
 def test_frozen_parameters_need_no_optimizer():

@@ -18,13 +18,3 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part, training in modes:
             part.training = training
-
-
-def trainable_in_eval_mode(module: nn.Module) -> list[str]:
-    """Names of the outermost trainable submodules that are in eval mode."""
-    found: list[str] = []
-    for name, part in module.named_modules():
-        inside = any(name.startswith(outer + ".") or not outer for outer in found)
-        if not part.training and not inside and any(p.requires_grad for p in part.parameters()):
-            found.append(name)
-    return [name or type(module).__name__ for name in found]

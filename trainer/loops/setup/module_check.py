@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
-from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from ....common.hidden_weights import HIDDEN_CURE, hidden_parameters
 from ....errors import PacelineError, listed
 from ...module import is_overridden, missing_method
 
@@ -16,9 +14,6 @@ _EXAMPLES = {
     "training_step": "def training_step(self, batch, batch_idx): ... return loss",
     "configure_optimizers": "def configure_optimizers(self): return torch.optim.AdamW(self.parameters())",
 }
-HIDDEN_CURE = "use nn.ModuleList, nn.ModuleDict or nn.Parameter"
-_DEPTH, _ITEMS = 3, 1000
-"""How far an attribute is looked into: it may hold all of a data set."""
 
 
 def check_module(module: Any) -> None:
@@ -55,27 +50,3 @@ def check_module(module: Any) -> None:
             code="no-trainable-parameters",
             fix="assign its layers to self in __init__, or unfreeze some with requires_grad_(True)",
         )
-
-
-def hidden_parameters(module: nn.Module) -> list[str]:
-    """Attributes with trainable weights that ``parameters()`` does not give: they would never change."""
-    known = {id(p) for p in module.parameters()}
-    found = []
-    for path, part in module.named_modules():
-        for name, value in vars(part).items():
-            if not name.startswith("_") and any(id(w) not in known for w in _weights(value)):
-                found.append(".".join(filter(None, (path, name))))
-    return found
-
-
-def _weights(value: Any, depth: int = 0) -> Iterator[Tensor]:
-    """The weights in an attribute: a tensor, or layers and parameters in lists and mappings."""
-    if isinstance(value, Tensor):
-        if value.requires_grad and value.is_leaf:
-            yield value
-    elif isinstance(value, nn.Module) and depth:  # by itself it was hidden on purpose
-        yield from (p for p in value.parameters() if p.requires_grad)
-    elif isinstance(value, (dict, list, tuple)) and depth < _DEPTH:
-        inside = value.values() if isinstance(value, dict) else value
-        for one in islice(inside, _ITEMS):
-            yield from _weights(one, depth + 1)

@@ -9,16 +9,13 @@ import torch
 from torch.optim import Optimizer
 
 from ....common.version import __version__
-from ....errors import listed
 from ....strategies import Strategy
 from ....strategies.launch.job_notes import noted_micro_batch, restarts
 from ...data.feed import Feed
 from ...runtime.fused import is_fused, unfused_note
 from ...runtime.layout_sensitivity import not_as_in_one_batch
-from ...runtime.train_mode import trainable_in_eval_mode
 from ...utils.paths import shown_path
 from ..context import StageContext
-from .module_check import HIDDEN_CURE, hidden_parameters
 
 _SHOWN = 6
 _LENGTHS = ("max_epochs ", "max_steps ")
@@ -53,20 +50,6 @@ def first_lines(
     waits = _unfused(context, optimizers)
     if waits:
         inexact = [*inexact, waits]
-    asleep = trainable_in_eval_mode(context.module)
-    if asleep:
-        inexact = [
-            *inexact,
-            f"trainable but in eval mode: {listed(asleep, 4)}; call module.train() before fit unless that "
-            "is meant",
-        ]
-    hidden = hidden_parameters(context.module)
-    if hidden:
-        inexact = [
-            *inexact,
-            f"weights that are never trained, because torch does not find them: {listed(hidden, 4)}; "
-            f"{HIDDEN_CURE}, or requires_grad_(False) where that is meant",
-        ]
     return lines + (["note: " + "; ".join(inexact)] if inexact else [])
 
 
