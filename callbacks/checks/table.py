@@ -7,7 +7,10 @@ from importlib import import_module
 
 from .finding import Check
 
-_FILES = ("of_model", "of_modes", "of_losses", "of_data", "of_optimization", "of_measurement")
+_FILES = (
+    *("of_model", "of_layers", "of_modes", "of_losses", "of_targets"),
+    *("of_data", "of_optimization", "of_measurement"),
+)
 
 
 @cache

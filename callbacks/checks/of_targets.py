@@ -1,0 +1,242 @@
+"""Checks of outputs against their targets: ranges, scales, classes and ignored labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from .finding import Evidence, check
+from .of_layers import rows_of_batches, sites
+from .seen import LossCall, Seen, TensorFacts
+
+_REGRESSION = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+_RANGES = {
+    "Relu": (0.0, float("inf"), "a ReLU"),
+    "Softplus": (0.0, float("inf"), "a softplus"),
+    "Sigmoid": (0.0, 1.0, "a sigmoid"),
+    "Hardsigmoid": (0.0, 1.0, "a sigmoid"),
+    "Tanh": (-1.0, 1.0, "a tanh"),
+    "Softmax": (0.0, 1.0, "a softmax"),
+}
+_OUTSIDE, _MARGIN = 0.05, 0.05
+_LARGE, _TIMES = 100.0, 50.0
+_IGNORED = 0.99
+
+
+@check("unreachable-targets", at="steps")
+def targets_outside_of_an_activation(seen: Seen) -> Iterator[Evidence]:
+    """The last activation cannot give what the targets are."""
+    for calls in sites(seen.losses_in("train", *_REGRESSION)):
+        found = [_unreachable(call) for call in calls]
+        if len(calls) > 2 and all(found):
+            yield Evidence(
+                found[0] or "", "leave the last activation out, or scale the targets into its range"
+            )
+
+
+def _unreachable(call: LossCall) -> str | None:
+    output, target = call.output, call.target
+    if target.requires_grad and not output.requires_grad:
+        output, target = target, output
+    if output.origin not in _RANGES or not output.requires_grad or target.requires_grad:
+        return None
+    low, high, name = _RANGES[output.origin]
+    values = target.sample.float()
+    outside = (
+        ((values < low - _MARGIN) | (values > high + _MARGIN)).float().mean().item() if len(values) else 0
+    )
+    if outside < _OUTSIDE:
+        return None
+    reach = f"{target.minimum:.2g} to {target.maximum:.2g}"
+    return f"outputs are those of {name}, and {outside:.0%} of the targets ({reach}) are out of its range"
+
+
+@check("target-scale", at="steps")
+def targets_far_from_all_outputs(seen: Seen) -> Iterator[Evidence]:
+    """Targets of a regression are larger than outputs by orders of magnitude."""
+    for calls in sites(seen.losses_in("train", *_REGRESSION)):
+        if len({call.step for call in calls}) < 3:
+            continue
+        if all(_size(c.target) > _LARGE and _size(c.target) > _TIMES * _size(c.output) for c in calls):
+            yield Evidence(
+                f"targets of {calls[0].function} are about {_size(calls[-1].target):.2g}, and outputs "
+                f"{_size(calls[-1].output):.2g} after {calls[-1].step} steps",
+                "scale the targets to a deviation of about 1",
+            )
+
+
+@check("target-scale", at="steps", on_request=True)
+def targets_of_another_scale(seen: Seen) -> Iterator[Evidence]:
+    """Targets of a regression that differ from outputs by a factor of ten."""
+    for calls in sites(seen.losses_in("train", *_REGRESSION)):
+        sizes = [(_size(c.target), _size(c.output)) for c in calls]
+        large = all(target > 10 and target > 10 * output for target, output in sizes)
+        if large or all(0 < target < 0.02 and target < output / 10 for target, output in sizes):
+            yield Evidence(
+                f"targets of {calls[0].function} are near {sizes[0][0]:.2g}, outputs {sizes[0][1]:.2g}",
+                "scale the targets to a deviation of about 1",
+            )
+
+
+def _size(facts: TensorFacts) -> float:
+    return float((facts.mean**2 + facts.std**2) ** 0.5)
+
+
+@check("one-hot-targets", at="steps")
+def several_classes_in_cross_entropy(seen: Seen) -> Iterator[Evidence]:
+    """Targets of cross_entropy have several ones in a row: they are no distribution."""
+    for calls in sites(seen.losses_in("train", "cross_entropy")):
+        if all(_is_multi_hot(call.target) for call in calls):
+            yield Evidence(
+                "cross_entropy gets targets with several ones in a row, as if each sample had one class",
+                "use binary_cross_entropy_with_logits for several labels",
+            )
+
+
+def _is_multi_hot(facts: TensorFacts) -> bool:
+    if len(facts.shape) != 2 or "float" not in facts.dtype or not facts.whole:
+        return False
+    if facts.minimum < 0 or facts.maximum > 1 or facts.shape[1] < 2:
+        return False
+    rows = facts.sample[: len(facts.sample) // facts.shape[1] * facts.shape[1]].reshape(-1, facts.shape[1])
+    return bool((rows.sum(1) > 1).float().mean() > 0.2)
+
+
+@check("one-hot-targets", at="steps", on_request=True)
+def classes_as_numbers(seen: Seen) -> Iterator[Evidence]:
+    """A regression loss on numbers of classes; or targets of cross_entropy that do not sum to 1."""
+    for calls in sites(seen.losses_in("train", *_REGRESSION)):
+        few = all(c.target.whole and 2 <= len(c.target.sample.unique()) <= 20 for c in calls)
+        if few and all(c.target.from_batch and c.target.minimum >= 0 for c in calls):
+            yield Evidence(
+                f"targets of {calls[0].function} are whole numbers from {calls[0].target.minimum:.0f} to "
+                f"{calls[0].target.maximum:.0f}, as classes are",
+                "use cross_entropy for classes",
+            )
+    for calls in sites(seen.losses_in("train", "cross_entropy")):
+        soft = all("float" in c.target.dtype and len(c.target.shape) > 1 for c in calls)
+        if soft and not any(c.target.sums_to_one for c in calls):
+            yield Evidence("targets of cross_entropy do not sum to 1 over classes", "normalise them")
+
+
+@check("surplus-outputs", at="end", on_request=True)
+def outputs_without_labels(seen: Seen) -> Iterator[Evidence]:
+    """More classes in the output than labels were seen."""
+    for calls in sites(seen.losses_in("train", "cross_entropy", "nll_loss")):
+        whole = [c for c in calls if "int" in c.target.dtype and len(c.output.shape) > 1]
+        if not whole or len(whole) < len(calls):
+            continue
+        classes, most = whole[0].output.shape[1], int(max(c.target.maximum for c in whole))
+        vocabularies = {p.num_embeddings for p in seen.module.modules() if isinstance(p, nn.Embedding)}
+        square = whole[0].output.shape[0] == classes
+        if most + 1 < classes and classes not in vocabularies and not square and most > 0:
+            yield Evidence(
+                f"{classes} classes are computed, and no label was above {most}",
+                f"give the last layer {most + 1} outputs",
+            )
+
+
+@check("ignored-labels", at="steps")
+def labels_that_are_ignored(seen: Seen) -> Iterator[Evidence]:
+    """Nearly all labels of cross_entropy are its ignore_index; or a class is."""
+    for calls in sites(seen.losses_in("train", "cross_entropy", "nll_loss")):
+        whole = [c for c in calls if "int" in c.target.dtype and len(c.target.sample)]
+        if len(whole) < 3:
+            continue
+        shares = [(c.target.sample == _ignored(c)).float().mean().item() for c in whole]
+        if min(shares) >= _IGNORED or (sum(share == 1 for share in shares) * 2 > len(shares)):
+            yield Evidence(
+                f"{min(shares):.1%} or more of the labels of a step are {_ignored(whole[0])}, and ignored",
+                "look at how labels are masked",
+            )
+        elif all(_ignores_a_class(seen, c) for c in whole) and max(shares) > 0:
+            yield Evidence(
+                f"ignore_index={_ignored(whole[0])} is a class: {max(shares):.0%} of labels do not count",
+                "leave ignore_index out, or number classes so that it is none",
+            )
+
+
+def _ignored(call: LossCall) -> int:
+    return int(call.options.get("ignore_index", -100))
+
+
+def _ignores_a_class(seen: Seen, call: LossCall) -> bool:
+    classes = call.output.shape[1] if len(call.output.shape) > 1 else 0
+    single = (
+        len(call.target.shape) == 1
+        and call.target.from_batch
+        and call.target.shape[0] in rows_of_batches(seen)
+    )
+    return single and 0 <= _ignored(call) < classes
+
+
+@check("padding-in-loss", at="steps")
+def padded_positions_that_count(seen: Seen) -> Iterator[Evidence]:
+    """Targets end in the number that an embedding takes as padding, and the loss counts it."""
+    vocabularies = {
+        (p.num_embeddings, p.padding_idx) for p in seen.module.modules() if isinstance(p, nn.Embedding)
+    }
+    for calls in sites(seen.losses_in("train", "cross_entropy", "nll_loss")):
+        for classes, padding in vocabularies:
+            if padding is None or not all(_counts(call, classes, padding) for call in calls):
+                continue
+            share = max((c.target.sample == padding).float().mean().item() for c in calls)
+            if share >= 0.05:
+                yield Evidence(
+                    f"{share:.0%} of the targets are {padding}, the padding index, and count in the loss",
+                    f"give {calls[0].function} ignore_index={padding}",
+                )
+
+
+def _counts(call: LossCall, classes: int, padding: int) -> bool:
+    axis = 1 if len(call.output.shape) > 1 else 0
+    counted = _ignored(call) != padding and call.options.get("reduction", "mean") != "none"
+    tokens = (
+        "int" in call.target.dtype and call.output.shape[axis] == classes and "weight" not in call.options
+    )
+    return counted and tokens and call.value is not None
+
+
+@check("unshifted-labels", at="steps")
+def targets_that_are_the_inputs(seen: Seen) -> Iterator[Evidence]:
+    """A language model's targets are the tokens that it is given, at the same positions."""
+    embeddings = {name: p for name, p in seen.module.named_modules() if isinstance(p, nn.Embedding)}
+    called = [name for name in embeddings if name in seen.layers and seen.layers[name].first_input]
+    for calls in sites(seen.losses_in("train", "cross_entropy", "nll_loss")):
+        first = calls[0]
+        for name in called:
+            facts = seen.layers[name]
+            given = facts.first_input
+            same_size = given is not None and embeddings[name].num_embeddings in first.output.shape[1:]
+            once = facts.calls.get("train", 0) <= len({call.step for call in calls})
+            if given is None or not same_size or not once or "int" not in first.target.dtype:
+                continue
+            count = len(given.sample)
+            one, two = given.sample.reshape(-1), first.target.sample.reshape(-1)[:count]
+            if len(two) != count or given.std == 0 or len(one.unique()) < 4:
+                continue
+            kept = two != _ignored(first)
+            if bool(kept.any()) and torch.equal(one[kept], two[kept]) and kept.float().mean() > 0.3:
+                yield Evidence(
+                    f"{first.function} compares an output with the token that {name} got at its position",
+                    "predict the next one: logits[:, :-1] with tokens[:, 1:]",
+                )
+                return
+
+
+@check("majority-class", at="end", on_request=True)
+def one_class_for_all(seen: Seen) -> Iterator[Evidence]:
+    """All late predictions are one class."""
+    for calls in sites(seen.losses_in("train", "cross_entropy", "nll_loss")):
+        last = calls[-1]
+        if len(last.output.shape) != 2 or last.step < 10 or last.output.shape[1] > len(last.output.sample):
+            continue
+        classes = last.output.shape[1]
+        rows = last.output.sample[: len(last.output.sample) // classes * classes].reshape(-1, classes)
+        if len(rows) >= 16 and len(rows.argmax(1).unique()) == 1 and len(last.target.sample.unique()) > 1:
+            yield Evidence(
+                f"all {len(rows)} predictions of step {last.step} are class {int(rows[0].argmax())}",
+                "weigh the classes, or look at the learning rate",
+            )
