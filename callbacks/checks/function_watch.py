@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import linecache
+import traceback
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import mul
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,10 +38,12 @@ LOSSES = {
 _DROPOUTS = {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"}
 _COMPARISONS = {"__eq__": "eq", "eq": "eq", "ne": "ne", "__ne__": "ne"}
 _DIFFERENCES = {"sub": "sub", "__rsub__": "sub", "__sub__": "sub"}
+_PRODUCTS = {"mul", "__mul__", "__rmul__"}
 _THRESHOLDS = {"gt": "gt", "ge": "ge", "__gt__": "gt", "__ge__": "ge", "lt": "lt", "round": "round"}
 _AXES = {"softmax": "softmax", "log_softmax": "log_softmax", "argmax": "argmax", "sigmoid": "sigmoid"}
 _UNITS = {"relu", "relu_"}
 _MOST_CALLS = 2000
+_FOREIGN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 _MOST_STRANGERS = 64
 _FIRST_VALUES = 16
 
@@ -129,7 +134,12 @@ class FunctionWatch(TorchFunctionMode):
             self._take_loss(name, args, kwargs, result)
         elif name in _UNITS and isinstance(result, Tensor):
             self._take_units(args[0] if args else result, result)
-        elif name in _DROPOUTS or name == "scaled_dot_product_attention":
+        elif name in _DROPOUTS:
+            in_evaluation = (
+                self._phase == "val" and not self._layers.training and kwargs.get("training", True)
+            )
+            self._take(name, args, kwargs | ({"line": _line_of_the_user()} if in_evaluation else {}), None)
+        elif name == "scaled_dot_product_attention":
             self._take(name, args, kwargs, None)
         elif name in ("view", "reshape") and isinstance(result, Tensor):
             if scrambles(tuple(args[0].shape), tuple(result.shape)):
@@ -140,6 +150,8 @@ class FunctionWatch(TorchFunctionMode):
             shapes = [tuple(one.shape) for one in args[:2] if isinstance(one, Tensor)]
             if len(shapes) == 2 and shapes[0] != shapes[1] and all(shapes):
                 self._take((_COMPARISONS | _DIFFERENCES)[name], args, {}, result)
+        elif name in _PRODUCTS and _are_column_and_row(args):
+            self._take("mul", args, {}, result)
 
     def _facts(self, tensor: Tensor, light: bool = False) -> TensorFacts:
         return facts_of(tensor, frozenset(self._batch_memory), light)
@@ -161,7 +173,7 @@ class FunctionWatch(TorchFunctionMode):
                 step=self._step,
                 output=self._facts(output),
                 target=self._facts(target),
-                options={key: one for key, one in options.items() if not isinstance(one, Tensor)},
+                options={k: tuple(v.shape) if isinstance(v, Tensor) else v for k, v in options.items()},
                 value=float(result) if is_number else None,
                 result_key=id(result),
                 output_of=self._layers.maker_of(output),
@@ -243,6 +255,13 @@ class FunctionWatch(TorchFunctionMode):
         self._seen.strangers.clear()
 
 
+def _are_column_and_row(args: Any) -> bool:
+    if len(args) != 2 or not all(isinstance(one, Tensor) for one in args):
+        return False
+    row, column = sorted((tuple(one.shape) for one in args), key=len)
+    return len(row) == 1 and column == (row[0], 1) and row[0] > 1
+
+
 def _itself(tensor: Tensor) -> Tensor:
     return tensor
 
@@ -265,6 +284,15 @@ def _is_in_place(name: str, kwargs: dict[str, Any]) -> bool:
     return name.startswith("__i") if dunder else name.endswith("_") or bool(kwargs.get("inplace"))
 
 
+def _line_of_the_user() -> str:
+    """The lines of the innermost call out of code that is neither torch's nor ours."""
+    for frame in reversed(traceback.extract_stack()[:-1]):
+        if not frame.filename.startswith(_FOREIGN) and frame.lineno is not None:
+            last = frame.end_lineno or frame.lineno
+            return "".join(linecache.getline(frame.filename, n) for n in range(frame.lineno, last + 1))
+    return ""
+
+
 def scrambles(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
     """Whether a reshape may mix axes up: it gives the same sizes in another order, or its parts overlap.
 
@@ -274,7 +302,14 @@ def scrambles(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
     old, new = ([n for n in shape if n != 1] for shape in (before, after))
     if old == new or len(old) < 2 or len(new) < 2 or 0 in old:
         return False
-    if sorted(old) == sorted(new):
+    if sorted(old) == sorted(new) or _moves_axis_one(old, new) or _moves_axis_one(new, old):
         return True
     ends = sorted({*accumulate(old, mul), *accumulate(new, mul)})
     return any(later % sooner for sooner, later in pairwise(ends))
+
+
+def _moves_axis_one(three: list[int], four: list[int]) -> bool:
+    """Whether (batch, length, width) becomes (batch, heads, length, part of the width), or the reverse."""
+    if len(three) != 3 or len(four) != 4 or three[0] != four[0] or three[1] == four[1]:
+        return False
+    return three[1] == four[2] and four[1] * four[3] == three[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from torch import nn
@@ -205,8 +206,8 @@ def dropout_that_validation_applies(seen: Seen) -> Iterator[Evidence]:
     for call in seen.calls_of(
         "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", phase="val"
     ):
-        given = "training" in call.options or "2" in call.options
-        if not given and not call.training and _rate(call) > 0:
+        line = call.options.get("line", "")
+        if line and not _SAID.search(line) and not call.training and _rate(call) > 0:
             yield Evidence(
                 f"F.{call.function}{_of(call)} drops in validation too: training=True is its default",
                 f"give it training=self.training, or use {_LAYERS.get(call.function, 'nn.Dropout')}",
@@ -222,17 +223,25 @@ def dropout_that_validation_applies(seen: Seen) -> Iterator[Evidence]:
             return
 
 
+_SAID = re.compile(r"\btrain|\bTrue\b")
+"""Marks of a call that says itself when it drops."""
 _LAYERS = {"dropout2d": "nn.Dropout2d", "dropout3d": "nn.Dropout3d", "alpha_dropout": "nn.AlphaDropout"}
 
 
 @check("missing-activation", at="steps")
 def wider_layer_between_two(seen: Seen) -> Iterator[Evidence]:
     """A linear layer with more outputs than the inputs and outputs of both is wide for nothing."""
-    for name, before in _linear_pairs(seen):
-        one, two = _part(seen, before), _part(seen, name)
-        if not isinstance(one, nn.Linear) or not isinstance(two, nn.Linear):
+    pairs = dict(_linear_pairs(seen))
+    for name, before in pairs.items():
+        first, two = _part(seen, before), _part(seen, name)
+        if not isinstance(first, nn.Linear) or not isinstance(two, nn.Linear):
             continue
-        if one.out_features > max(one.in_features, two.out_features):
+        widest, start = first.out_features, before
+        for _ in pairs:  # back to the first of them
+            start = pairs.get(start, start)
+            first = seen.module.get_submodule(start)
+            widest = max(widest, first.out_features)
+        if widest > max(first.in_features, two.out_features):
             yield Evidence(
                 f"{before} and {name} have nothing between them: together they are one linear layer",
                 "put an activation between them",

@@ -14,6 +14,7 @@ _BINARY = {"binary_cross_entropy_with_logits", "multilabel_soft_margin_loss", "s
 _SQUASHED = {"Sigmoid", "Softmax"}
 _ELEMENTWISE = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss", "kl_div")
 _ENOUGH_STEPS = 3
+_MEANS = {"Mean", "Sum", "LinalgVectorNorm"}
 
 
 @check("softmax-twice", at="steps")
@@ -116,6 +117,13 @@ def loss_of_all_pairs(seen: Seen) -> Iterator[Evidence]:
         output_and_target = not given.requires_grad and other.requires_grad and other.made_by
         if phase_call.function == "sub" and output_and_target and given.from_batch:
             yield _pairs("a difference", other.shape, given.shape)
+            return
+        weighted = output_and_target and len(other.shape) == 1
+        if phase_call.function == "mul" and weighted and (given.from_batch or other.origin in _MEANS):
+            yield Evidence(
+                f"errors of shape {other.shape} are multiplied by weights of {given.shape}: each by all",
+                "give both one shape, as by weights.squeeze(1)",
+            )
             return
 
 

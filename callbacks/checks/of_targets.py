@@ -23,6 +23,7 @@ _RANGES = {
 _OUTSIDE, _MARGIN = 0.05, 0.05
 _LARGE, _TIMES = 100.0, 50.0
 _IGNORED = 0.99
+_MANY_CLASSES = 100
 
 
 @check("unreachable-targets", at="steps")
@@ -124,17 +125,34 @@ def classes_as_numbers(seen: Seen) -> Iterator[Evidence]:
 @check("surplus-outputs", at="end", on_request=True)
 def outputs_without_labels(seen: Seen) -> Iterator[Evidence]:
     """More classes in the output than labels were seen."""
+    for classes, most, _ in _spare_classes(seen):
+        yield Evidence(
+            f"{classes} classes are computed, and no label was above {most}",
+            f"give the last layer {most + 1} outputs",
+        )
+
+
+def _spare_classes(seen: Seen) -> Iterator[tuple[int, int, int]]:
+    """Of losses with fewer labels than classes: the classes, the largest label, and how many were seen."""
+    vocabularies = {p.num_embeddings for p in seen.module.modules() if isinstance(p, nn.Embedding)}
     for calls in sites(seen.losses_in("train", "cross_entropy", "nll_loss")):
         whole = [c for c in calls if "int" in c.target.dtype and len(c.output.shape) > 1]
         if not whole or len(whole) < len(calls):
             continue
         classes, most = whole[0].output.shape[1], int(max(c.target.maximum for c in whole))
-        vocabularies = {p.num_embeddings for p in seen.module.modules() if isinstance(p, nn.Embedding)}
         square = whole[0].output.shape[0] == classes
-        if most + 1 < classes and classes not in vocabularies and not square and most > 0:
+        if 0 < most < classes - 1 and classes not in vocabularies and not square:
+            yield classes, most, sum(len(c.target.sample) for c in whole)
+
+
+@check("surplus-outputs", at="end")
+def nearly_all_outputs_without_labels(seen: Seen) -> Iterator[Evidence]:
+    """Hundreds of classes for a handful of labels: the head of a pretrained network."""
+    for classes, most, count in _spare_classes(seen):
+        if classes >= _MANY_CLASSES and (most + 1) * 20 <= classes and count >= 64:
             yield Evidence(
-                f"{classes} classes are computed, and no label was above {most}",
-                f"give the last layer {most + 1} outputs",
+                f"{classes} classes are computed, and no label of {count} was above {most}",
+                f"replace the last layer by one with {most + 1} outputs",
             )
 
 
@@ -176,7 +194,7 @@ def _ignores_a_class(seen: Seen, call: LossCall) -> bool:
 def padded_positions_that_count(seen: Seen) -> Iterator[Evidence]:
     """Targets end in the number that an embedding takes as padding, and the loss counts it."""
     vocabularies = {
-        (p.num_embeddings, p.padding_idx) for p in seen.module.modules() if isinstance(p, nn.Embedding)
+        (p.num_embeddings, _padding(seen, p)) for p in seen.module.modules() if isinstance(p, nn.Embedding)
     }
     for calls in sites(seen.losses_in("train", "cross_entropy", "nll_loss")):
         for classes, padding in vocabularies:
@@ -190,11 +208,36 @@ def padded_positions_that_count(seen: Seen) -> Iterator[Evidence]:
                 )
 
 
+def _padding(seen: Seen, embedding: nn.Embedding) -> int | None:
+    """The index that an embedding takes as padding; or 0, where rows of the batch end in it alone."""
+    if embedding.padding_idx is not None:
+        return int(embedding.padding_idx)
+    for batch in seen.batches.get("train", [])[:3]:
+        for facts in (*batch.inputs.values(), *batch.targets.values()):
+            if (
+                len(facts.shape) != 2
+                or "int" not in facts.dtype
+                or facts.maximum >= embedding.num_embeddings
+            ):
+                continue
+            rows = facts.sample[: len(facts.sample) // facts.shape[1] * facts.shape[1]].reshape(
+                -1, facts.shape[1]
+            )
+            tokens = rows != 0
+            lengths = tokens.sum(1)
+            ends = tokens == (torch.arange(rows.shape[1]) < lengths[:, None])
+            if bool(ends.all()) and facts.maximum > 1 and len(lengths.unique()) > 2:
+                return 0
+    return None
+
+
 def _counts(call: LossCall, classes: int, padding: int) -> bool:
     axis = 1 if len(call.output.shape) > 1 else 0
     counted = _ignored(call) != padding and call.options.get("reduction", "mean") != "none"
     tokens = (
-        "int" in call.target.dtype and call.output.shape[axis] == classes and "weight" not in call.options
+        "int" in call.target.dtype
+        and call.output.shape[axis] == classes
+        and call.options.get("weight") is None
     )
     return counted and tokens and call.value is not None
 

@@ -59,7 +59,7 @@ class LossCall:
         layer: The dotted name of the innermost submodule that called it; "" in the step itself.
         phase, step: Of the run; the step counts from 1.
         output, target: Its first and second argument.
-        options: Its other arguments by name, as they were given.
+        options: Its other arguments by name, as they were given; of a tensor its shape.
         value: What it returned, where that is one number.
         result_key: Of the tensor that it returned.
         output_of: The layer whose output the first argument is, as it is; "" for none.
@@ -86,7 +86,8 @@ class FunctionCall:
         layer, phase, step: As of a ``LossCall``.
         inputs: The tensors among its first arguments.
         result: What it returned, where that is a tensor.
-        options: Its arguments that are no tensors, by name, or by position as ``"1"``.
+        options: Its arguments that are no tensors, by name, or by position as ``"1"``;
+            ``"line"`` is the source of the call, of a dropout that is active in eval mode.
         training: The mode of the submodule that called it.
     """
 
