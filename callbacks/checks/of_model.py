@@ -40,17 +40,19 @@ def weights_that_torch_does_not_find(seen: Seen) -> Iterator[Evidence]:
     """Layers or parameters in plain attributes compute, get gradients and stay as they are."""
     own = {id(p) for p in seen.module.parameters()}
     hidden = [(one, t) for one, t in _untrained(seen) if len(one.steps) > 1 and id(t) not in own]
-    if not hidden:
-        return
     ids = {id(tensor) for _, tensor in hidden}
-    places = hidden_by_attribute(seen.module, objects=True)
+    places = hidden_by_attribute(seen.module, objects=bool(seen.watched))
+    if not seen.watched:  # what is called is not known then
+        ids = {id(w) for weights in places.values() for w in weights} - own - optimized_ids(seen)
+    if not ids:
+        return
     names = [place for place, weights in places.items() if any(id(w) in ids for w in weights)]
     if names and all(_is_asleep(seen, name) for name in names):
         return  # a frozen network that is kept out of checkpoints
     where = listed(names, _MOST_NAMES) if names else "what no attribute of the module has"
     what = "weight" if len(ids) == 1 else "weights"
     yield Evidence(
-        f"{len(ids)} {what} in {where} get gradients, and no update: parameters() does not find them",
+        f"{len(ids)} {what} in {where} get no update: parameters() does not find them",
         HIDDEN_CURE,
     )
 

@@ -14,6 +14,7 @@ from .seen import ParameterFacts, Seen
 _MOST_NAMES = 3
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.RNNBase)
 _ENOUGH_UPDATES = 3
+_FIRST_STEPS = 10
 
 
 @check("eval-mode-in-training", at="steps")
@@ -69,15 +70,15 @@ def _differs(part: nn.Module) -> bool:
 
 
 def _was_called(seen: Seen, name: str) -> bool:
-    """Whether a part was called in eval mode in training steps, and never in train mode."""
-    if not name:
-        return bool(seen.watched)
-    inside = [
-        facts.modes.get("train", set())
-        for one, facts in seen.layers.items()
-        if (one + ".").startswith(name + ".")
+    """Whether training steps called a part in eval mode; if they are not watched, whether it is trained."""
+    begin = f"{name}." if name else ""
+    if not seen.watched:
+        inside = [facts for one, facts in seen.parameters.items() if one.startswith(begin)]
+        return seen.step <= _FIRST_STEPS and any(facts.gradients for facts in inside)
+    modes = [
+        facts.modes.get("train", set()) for one, facts in seen.layers.items() if f"{one}.".startswith(begin)
     ]
-    return any(False in modes for modes in inside)
+    return any(False in one for one in modes)
 
 
 @check("frozen-norms-move", at="steps", on_request=True)
