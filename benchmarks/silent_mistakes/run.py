@@ -17,6 +17,7 @@ import io
 import json
 import logging
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -25,10 +26,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 
 from paceline import PacelineError, Trainer
 from paceline.callbacks import Checks
+from paceline.callbacks.pictures import curves
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))  # programs import each other's tasks by the folder's name
@@ -48,12 +51,16 @@ def load_programs() -> None:
 
 def trainer_class() -> Any:
     """The Trainer that programs are called with: it writes little, and nothing to the console."""
-    return functools.partial(Trainer, progress=False)
+    return functools.partial(Trainer, progress=False, loggers=["-curves", "-tensorboard"])
 
 
 def run_program(name: str) -> dict[str, Any]:
     """Train; what was found, and how long it took."""
     torch.set_num_threads(1)
+    torch.manual_seed(0)
+    random.seed(0)
+    numpy.random.seed(0)
+    curves.start_drawing = lambda *arguments: None  # type: ignore[assignment]
     warnings.simplefilter("ignore")
     logging.disable()
     made: list[Checks] = []
@@ -67,7 +74,7 @@ def run_program(name: str) -> dict[str, Any]:
     error, output = "", io.StringIO()
     begun = time.perf_counter()
     with (
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         contextlib.chdir(folder),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(output),
