@@ -54,12 +54,13 @@ class FunctionWatch(TorchFunctionMode):
     Args:
         seen: What it fills.
         layers: Says which layer calls.
-        known: The ids of the parameters of the module and of the optimizers.
+        known: The ids of the parameters of the module and of the optimizers; None where steps compute with
+            others, as with weights that are split over ranks.
         failed: Called with an error of its own, which does not reach the run.
     """
 
     def __init__(
-        self, seen: Seen, layers: LayerWatch, known: set[int], failed: Callable[[Exception], None]
+        self, seen: Seen, layers: LayerWatch, known: set[int] | None, failed: Callable[[Exception], None]
     ) -> None:
         super().__init__()
         self._seen, self._layers, self._known, self._failed = seen, layers, known, failed
@@ -125,7 +126,9 @@ class FunctionWatch(TorchFunctionMode):
         return result
 
     def _look(self, name: str, args: Any, kwargs: dict[str, Any], result: Any) -> None:
-        for one in _flat(args):
+        if hasattr(result, "to_local"):  # split over ranks, which would all have to look at it
+            return
+        for one in _flat(args) if self._known is not None else ():
             if one.requires_grad and one.is_leaf and id(one) not in self._known:
                 self._meet(one, result)
         if _is_in_place(name, kwargs) and args and isinstance(args[0], Tensor):

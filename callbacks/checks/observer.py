@@ -42,11 +42,16 @@ class Observer:
         self._trainer = trainer
         self.updates = UpdateWatch(self.seen, self._fail)
         self.layers = LayerWatch(self.seen, self._fail)
-        known: set[int] = set()
+        known: set[int] | None = set()
         if looks:
             self.updates.take_parameters()
-            known = {id(p) for p in self.seen.module.parameters()}
+            parameters = list(self.seen.module.parameters())
+            weights = trainer.strategy.weights
+            self.seen.own_weights = all(p.numel() and not weights.is_sharded(p) for p in parameters)
+            known = {id(p) for p in parameters}
             known |= {id(p) for one in trainer.optimizers for p in parameters_of(one)}
+        if not self.seen.own_weights:
+            known = None
         self.functions = FunctionWatch(self.seen, self.layers, known, self._fail)
         self._watches = looks and _can_be_watched(trainer, self.seen.settings)
 
@@ -158,12 +163,10 @@ class Observer:
 
 
 def _can_be_watched(trainer: TrainerView, settings: dict[str, Any]) -> bool:
-    """Whether watching leaves what is computed as it is, and finds the parameters by their ids."""
-    module = trainer.module
-    split = any(not p.numel() or trainer.strategy.weights.is_sharded(p) for p in module.parameters())
-    if settings.get("compile") or split:
+    """Whether watching leaves what is computed as it is."""
+    if settings.get("compile"):
         return False
-    parts = list(module.modules())
+    parts = list(trainer.module.modules())
     if any(hasattr(part, "_orig_mod") for part in parts):
         return False
     # In eval mode these compute in another way where anybody watches them.

@@ -41,8 +41,9 @@ def weights_that_torch_does_not_find(seen: Seen) -> Iterator[Evidence]:
     own = {id(p) for p in seen.module.parameters()}
     hidden = [(one, t) for one, t in _untrained(seen) if len(one.steps) > 1 and id(t) not in own]
     ids = {id(tensor) for _, tensor in hidden}
-    places = hidden_by_attribute(seen.module, objects=bool(seen.watched))
-    if not seen.watched:  # what is called is not known then
+    known = bool(seen.watched) and seen.own_weights
+    places = hidden_by_attribute(seen.module, objects=known)
+    if not known:  # which weights are computed with
         ids = {id(w) for weights in places.values() for w in weights} - own - optimized_ids(seen)
     if not ids:
         return
@@ -153,7 +154,7 @@ def _late(seen: Seen) -> list[str]:
 def units_that_stay_equal(seen: Seen) -> Iterator[Evidence]:
     """All rows of a weight are equal, and so are their gradients: they will stay so."""
     judged = [(name, facts) for name, facts in seen.parameters.items() if _has_moved(facts)]
-    if not judged:
+    if not judged or not seen.own_weights:
         return
     with torch.no_grad():
         pairs = torch.stack([(f.parameter[0] == f.parameter[1]).all().cpu() for _, f in judged]).tolist()

@@ -251,6 +251,8 @@ class Seen:
             test.
         strangers: Parameters from outside.
         logged: Full names of metrics that training steps have logged, and validations, by phase.
+        own_weights: Whether steps compute with the parameters of the module themselves. Else parts lie on
+            several ranks, and a check, which runs on one, must not read their values.
         watched: Steps whose functions and layers were watched; none where they cannot be.
         values: Metrics of each validation of the fit, in order.
         step_losses: What the training steps returned, by watched step: one number for each micro-batch.
@@ -268,6 +270,7 @@ class Seen:
     batches: dict[Phase, list[BatchFacts]] = field(default_factory=dict)
     strangers: list[Stranger] = field(default_factory=list)
     logged: dict[Phase, set[str]] = field(default_factory=dict)
+    own_weights: bool = True
     watched: set[int] = field(default_factory=set)
     values: list[dict[str, float]] = field(default_factory=list)
     step_losses: dict[int, list[float]] = field(default_factory=dict)

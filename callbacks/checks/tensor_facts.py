@@ -35,7 +35,10 @@ def facts_of(
     """
     made_by = type(tensor.grad_fn).__name__.partition("Backward")[0] if tensor.grad_fn is not None else ""
     values = tensor.detach()
-    light = light or not tensor.numel() or values.is_complex() or values.layout is not torch.strided
+    split = hasattr(values, "to_local")  # over ranks, which would all have to look at it
+    light = (
+        light or split or not tensor.numel() or values.is_complex() or values.layout is not torch.strided
+    )
     numbers, first, alike, sums = [0.0] * 5, torch.empty(0), False, False
     if not light:
         flat = values.reshape(-1)
