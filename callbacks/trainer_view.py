@@ -200,6 +200,14 @@ class LoopView(Protocol):
         """
 
     @property
+    def schedules(self) -> list[Any]:
+        """The learning rate schedules: each has ``scheduler``, ``interval``, ``frequency``, ``monitor``.
+
+        Raises:
+            PacelineError: outside of a fit.
+        """
+
+    @property
     def progress_bar_names(self) -> list[str]:
         """Full names of the values logged with ``prog_bar=True``."""
 

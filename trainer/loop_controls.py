@@ -69,6 +69,20 @@ class LoopControls:
         return {"train": fit.feed.data} | validation
 
     @property
+    def schedules(self) -> list[Any]:
+        """The learning rate schedules: each has ``scheduler``, ``interval``, ``frequency``, ``monitor``.
+
+        Example:
+            >>> class Printed(Callback):
+            ...     def on_fit_start(self, trainer):
+            ...         print([(one.interval, one.frequency) for one in trainer.loop.schedules])
+            >>> printed = Trainer(max_steps=1, callbacks=Printed(), progress=False, run_dir=None)
+            >>> run = printed.fit(Net(), train_loader)
+            []
+        """
+        return list(self._trainer._fit_for("loop.schedules").optimization.schedules)
+
+    @property
     def progress_bar_names(self) -> list[str]:
         """Full names of the values logged with ``prog_bar=True``."""
         stores = [self._trainer._run.logger.train]

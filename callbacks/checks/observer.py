@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..trainer_view import TrainerView
+from .attributes import monitors_of, numbers_of
 from .function_watch import FunctionWatch
 from .layer_watch import LayerWatch
 from .seen import LayerFacts, Phase, Seen
@@ -17,6 +21,8 @@ _UPDATES = 10
 _WATCHED = (1, 2, 3, 10, 50, 250)
 _BATCHES = 50
 _EVALUATION_BATCHES = 100
+_BUFFERS, _BUFFER_VALUES = 3, 256
+_FITS: WeakKeyDictionary[nn.Module, tuple[int, int]] = WeakKeyDictionary()
 
 
 class Observer:
@@ -40,6 +46,9 @@ class Observer:
         self.seen = Seen(trainer, settings=trainer.config["trainer"] if looks else {})
         self.notes_more, self.in_validation = looks, False
         self._trainer = trainer
+        self.seen.first_epoch = trainer.epoch
+        self._buffers: dict[str, Tensor] = {}
+        self._is_fit_validation = False
         self.updates = UpdateWatch(self.seen, self._fail)
         self.layers = LayerWatch(self.seen, self._fail)
         known: set[int] | None = set()
@@ -50,6 +59,8 @@ class Observer:
             self.seen.own_weights = all(p.numel() and not weights.is_sharded(p) for p in parameters)
             known = {id(p) for p in parameters}
             known |= {id(p) for one in trainer.optimizers for p in parameters_of(one)}
+            self.seen.fits = _count_fit(trainer)
+            self.seen.monitors = list(monitors_of(trainer))
         if not self.seen.own_weights:
             known = None
         self.functions = FunctionWatch(self.seen, self.layers, known, self._fail)
@@ -66,13 +77,17 @@ class Observer:
         """Before a step of the fit, counted from 1."""
         try:
             self.seen.step = number - 1
+            self.updates.look_at_states(number)
             if number <= _UPDATES or number in _WATCHED:
                 self.updates.begin("train")
+            if number <= _BUFFERS:
+                self._buffers = _buffers_of(self.seen.module)
             if number <= _BATCHES:
                 known = frozenset(self.functions.targets)
                 noted = self.seen.batches.setdefault("train", [])
                 for batch in batches:
-                    noted.append(batch_facts(batch, number, known, light=number > _UPDATES))
+                    light = number > _UPDATES
+                    noted.append(batch_facts(batch, number, known, light, self._trainer.epoch))
             if number in _WATCHED and self._watches:
                 self.seen.watched.add(number)
                 self.layers.begin("train")
@@ -91,6 +106,10 @@ class Observer:
             self.seen.step = number
             if number <= _UPDATES:
                 self.updates.compare_with_first()
+                self._note_norm()
+            self.seen.epoch_ended |= number >= (self._trainer.steps_per_epoch or math.inf)
+            if number <= _BUFFERS:
+                self._compare_buffers("train")
             new = self._logged() - self.seen.logged.get("val", set())
             self.seen.logged.setdefault("train", set()).update(new)
             self.notes_more = number < self.NOTED[-1]
@@ -101,7 +120,7 @@ class Observer:
         """Before a validation of the fit."""
         if not self.looks:
             return
-        self.in_validation = True
+        self.in_validation, self._is_fit_validation = True, not sanity
         self.updates.begin("val")
         if sanity and self._watches:  # of which nothing is kept: watched layers may compute otherwise
             self.layers.begin("val")
@@ -113,6 +132,13 @@ class Observer:
         """After a batch of a validation."""
         if self.in_validation and number < _EVALUATION_BATCHES:
             self._note_batch("val", batch, number)
+            if number == 0 and self._is_fit_validation:
+                for name, value in numbers_of(self.seen.module).items():
+                    self.seen.counts.setdefault(name, []).append(value)
+            if 0 < number <= _BUFFERS:
+                self._compare_buffers("val")
+            if number < _BUFFERS:
+                self._buffers = _buffers_of(self.seen.module)
             for name, part in self.seen.module.named_modules():
                 if part.training:
                     facts = self.seen.layers.setdefault(name, LayerFacts())
@@ -127,8 +153,22 @@ class Observer:
         if noted and not sanity:
             new = self._logged() - self.seen.logged.get("train", set())
             self.seen.logged.setdefault("val", set()).update(new)
+            self.seen.totals.append(numbers_of(self.seen.module))
             metrics = self._trainer.metrics
             self.seen.values.append({name: metrics[name] for name in self.seen.logged["val"]})
+
+    def _note_norm(self) -> None:
+        """The norm of the step's gradients before they were clipped."""
+        norm = self._trainer.loop.step_facts().gradient_norm
+        if norm is not None:
+            self.seen.norms.append(float(norm))
+
+    def _compare_buffers(self, phase: Phase) -> None:
+        """Note buffers that have changed since they were looked at."""
+        new = _buffers_of(self.seen.module)
+        changed = {n for n, old in self._buffers.items() if n in new and not torch.equal(old, new[n])}
+        self.seen.changed_buffers.setdefault(phase, set()).update(changed)
+        self._buffers = {}
 
     def _logged(self) -> set[str]:
         ours = ("perf/", "lr/", "checks/")
@@ -152,7 +192,8 @@ class Observer:
     def end_fit(self) -> None:
         """After the last step."""
         if self.looks:
-            self.updates.compare_with_first()
+            self.seen.epoch_ended = True
+            self.updates.compare_with_first(frozen=True)
 
     def close(self) -> None:
         """Watch nothing any more."""
@@ -160,6 +201,27 @@ class Observer:
         self.functions.close()
         self.layers.end()
         self.updates.close()
+
+
+def _buffers_of(module: nn.Module) -> dict[str, Tensor]:
+    """Copies of some values of its buffers of several numbers."""
+    return {
+        name: one.detach().reshape(-1)[:_BUFFER_VALUES].clone()
+        for name, one in module.named_buffers()
+        if one.numel() > 1 and one.dtype.is_floating_point and not hasattr(one, "to_local")
+    }
+
+
+def _count_fit(trainer: TrainerView) -> int:
+    """How many fits of the same module and data came before, each of which began anew."""
+    data = trainer.loop.data.get("train")
+    if trainer.global_step:
+        _FITS.pop(trainer.module, None)
+        return 0
+    before, count = _FITS.get(trainer.module, (0, -1))
+    count = count + 1 if before == id(data) else 0
+    _FITS[trainer.module] = (id(data), count)
+    return count
 
 
 def _can_be_watched(trainer: TrainerView, settings: dict[str, Any]) -> bool:

@@ -157,6 +157,7 @@ class ParameterFacts:
         updates: Updates that were seen of an optimizer that has it; of the run where none has it.
         gradients: Those at which it had a gradient.
         nonzero: Those at which any of it was not 0.
+        alignment: The cosine between the gradient and the parameter itself at each update.
         gradient_norms: The 2-norm of its gradient at each update, clipped; 0 without one.
         relative: Its change over its size at each update, on a sample of its values.
         changed: Whether any of the sample has changed since the fit began.
@@ -168,6 +169,7 @@ class ParameterFacts:
     gradients: int = 0
     nonzero: int = 0
     gradient_norms: list[float] = field(default_factory=list)
+    alignment: list[float] = field(default_factory=list)
     relative: list[float] = field(default_factory=list)
     changed: bool = False
 
@@ -183,6 +185,9 @@ class UpdateFacts:
         carried: How many of a few small gradients are the same tensor objects as at its last update: they
             were not zeroed, or in place.
         norm: The 2-norm of all its gradients as the optimizer got them.
+        count: How many numbers these have.
+        stale: Whether gradients were in it that an update was made with before: nobody had zeroed them.
+        emptied: Whether the optimizer had lost its state since its last update.
     """
 
     optimizer: Any
@@ -191,6 +196,9 @@ class UpdateFacts:
     rates: list[float]
     carried: int
     norm: float
+    count: int = 0
+    stale: bool = False
+    emptied: bool = False
 
 
 @dataclass
@@ -200,13 +208,21 @@ class BatchFacts:
     Attributes:
         step: Of the run, or the number of the batch in a validation.
         inputs, targets: Its tensors by their place: ``"0"``, ``"image"``.
-        rows: A checksum of each sample's inputs; empty where the batch has no tensor with rows.
+        rows: A checksum of each sample, of all its tensors; empty where the batch has none with rows.
+        epoch: Of the run; 0 in a validation.
+        tensors: How many it has.
+        targets_known: Whether a loss took its targets as such, or their names tell.
+        distinct: Whether equal samples are no chance: they have several numbers that are not whole.
     """
 
     step: int
     inputs: dict[str, TensorFacts]
     targets: dict[str, TensorFacts]
     rows: list[int]
+    epoch: int = 0
+    tensors: int = 0
+    targets_known: bool = False
+    distinct: bool = False
 
 
 @dataclass
@@ -256,6 +272,16 @@ class Seen:
         watched: Steps whose functions and layers were watched; none where they cannot be.
         values: Metrics of each validation of the fit, in order.
         step_losses: What the training steps returned, by watched step: one number for each micro-batch.
+        first_epoch: The epoch in which the fit began.
+        epoch_ended: Whether an epoch of it is done.
+        norms: The norm of the gradients before the Trainer clipped them, of the first steps.
+        emptied: Steps before which an optimizer had lost its state.
+        changed_buffers: Names of buffers that training steps have changed, and validation steps, by phase.
+        monitors: Who watches which value, and which way it takes for better.
+        counts: Numbers and lengths of lists among the module's attributes, after the first batch of each
+            validation, by name.
+        totals: Those numbers at the end of each validation.
+        fits: How often the module was trained before by a fit with the same data, from the start.
     """
 
     trainer: TrainerView
@@ -274,6 +300,15 @@ class Seen:
     watched: set[int] = field(default_factory=set)
     values: list[dict[str, float]] = field(default_factory=list)
     step_losses: dict[int, list[float]] = field(default_factory=dict)
+    first_epoch: int = 0
+    epoch_ended: bool = False
+    norms: list[float] = field(default_factory=list)
+    emptied: list[int] = field(default_factory=list)
+    changed_buffers: dict[Phase, set[str]] = field(default_factory=dict)
+    monitors: list[tuple[str, str, str]] = field(default_factory=list)
+    counts: dict[str, list[float]] = field(default_factory=dict)
+    totals: list[dict[str, float]] = field(default_factory=list)
+    fits: int = 0
 
     @property
     def module(self) -> nn.Module:

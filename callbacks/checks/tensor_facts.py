@@ -117,7 +117,9 @@ def tensors_in(batch: Any, place: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from tensors_in(one, f"{place}/{index}".lstrip("/"))
 
 
-def batch_facts(batch: Any, step: int, known_targets: frozenset[str], light: bool = False) -> BatchFacts:
+def batch_facts(
+    batch: Any, step: int, known_targets: frozenset[str], light: bool = False, epoch: int = 0
+) -> BatchFacts:
     """What is known of a batch.
 
     Args:
@@ -126,26 +128,47 @@ def batch_facts(batch: Any, step: int, known_targets: frozenset[str], light: boo
         known_targets: Places of tensors that a loss took as its target; where none is known, names and
             shapes tell.
         light: Checksums of its samples, and targets, alone.
+        epoch: Of the run.
     """
     tensors = dict(tensors_in(batch))
-    targets = known_targets & tensors.keys() or _likely_targets(tensors)
+    named = _named_targets(tensors)
+    targets = known_targets & tensors.keys() or named or _last_of_several(tensors)
     inputs = {place: one for place, one in tensors.items() if place not in targets}
-    rows = _main_input(inputs)
+    main = _main_input(tensors)
     return BatchFacts(
         step=step,
         inputs={} if light else {place: facts_of(one) for place, one in inputs.items()},
         targets={place: facts_of(tensors[place]) for place in targets},
-        rows=[] if rows is None else checksums_of_rows(rows),
+        rows=[] if main is None else _checksums(tensors, len(main)),
+        epoch=epoch,
+        tensors=len(tensors),
+        targets_known=bool(known_targets & tensors.keys() or named),
+        distinct=main is not None and _is_distinct(main),
     )
 
 
-def _likely_targets(tensors: dict[str, Tensor]) -> set[str]:
-    """Which tensors of a batch are targets, by their names; or the last of several."""
-    named = {place for place in tensors if place.rpartition("/")[2].lower() in _TARGETS}
-    if named or len(tensors) < 2:
-        return named
-    last = list(tensors)[-1]
-    return {last} if last.rpartition("/")[2].isdigit() else set()
+def _named_targets(tensors: dict[str, Tensor]) -> set[str]:
+    return {place for place in tensors if place.rpartition("/")[2].lower() in _TARGETS}
+
+
+def _last_of_several(tensors: dict[str, Tensor]) -> set[str]:
+    last = list(tensors)[-1:]
+    return set(last) if len(tensors) > 1 and last[0].rpartition("/")[2].isdigit() else set()
+
+
+def _checksums(tensors: dict[str, Tensor], rows: int) -> list[int]:
+    """A number for each sample of a batch, of all its tensors with so many rows."""
+    sums = [0] * rows
+    for place, one in tensors.items():
+        if one.dim() and len(one) == rows and one.layout is torch.strided and not one.is_complex():
+            factor = 2 * hash(place) + 1 if not place.isdigit() else 2 * int(place) + 1
+            sums = [(a + factor * b) % 2**64 for a, b in zip(sums, checksums_of_rows(one), strict=True)]
+    return sums
+
+
+def _is_distinct(rows: Tensor) -> bool:
+    first = rows[0].detach().reshape(-1)[:64]
+    return first.numel() > 2 and first.dtype.is_floating_point and int((first != first.round()).sum()) > 2
 
 
 def _main_input(inputs: dict[str, Tensor]) -> Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,6 +37,9 @@ class UpdateWatch:
         self._first: dict[str, Tensor] = {}
         self._gradients: dict[int, dict[int, Tensor]] = {}
         self._names: dict[int, str] = {}
+        self._fresh = FreshGradients()
+        self._had_state: set[int] = set()
+        self._last_step = 0
 
     def take_parameters(self) -> None:
         """Know the parameters and their first values, before the first step."""
@@ -43,17 +47,24 @@ class UpdateWatch:
         for name, parameter in self._seen.module.named_parameters():
             self._names[id(parameter)] = name
             self._seen.parameters[name] = ParameterFacts(parameter, id(parameter) in optimized)
-            if parameter.requires_grad:
-                self._first[name] = _sample(parameter)
+            self._first[name] = _sample(parameter)
+        for optimizer in self._seen.trainer.optimizers:
+            self._note_state(optimizer)
 
     def begin(self, phase: Phase) -> None:
         """Watch what follows."""
         self._phase = phase
+        if self._seen.step > self._last_step + 1:
+            self._fresh.clear()
+        self._last_step = self._seen.step
         if not self._handles:
             self._handles = [
                 register_optimizer_step_pre_hook(self._before_update),
                 register_optimizer_step_post_hook(self._after_update),
             ]
+            if not getattr(self._seen.module, "automatic_optimization", True):
+                for one in self._seen.trainer.optimizers:
+                    self._handles += self._fresh.watch(one, parameters_of(one))
 
     def end(self) -> None:
         """Watch no longer."""
@@ -67,13 +78,29 @@ class UpdateWatch:
         self._before.clear()
         self._first.clear()
         self._gradients.clear()
+        self._fresh.clear()
 
-    def compare_with_first(self) -> None:
-        """Note which parameters have changed since the fit began."""
+    def compare_with_first(self, frozen: bool = False) -> None:
+        """Note which parameters have changed since the fit began; frozen ones only on request."""
         for name, first in self._first.items():
             facts = self._seen.parameters[name]
-            if not facts.changed:
+            if not facts.changed and (frozen or facts.parameter.requires_grad):
                 facts.changed = not torch.equal(first, _sample(facts.parameter))
+
+    def look_at_states(self, number: int) -> None:
+        """Before a step: note optimizers that have lost their state."""
+        if any(self._has_lost_state(one) for one in self._seen.trainer.optimizers):
+            self._seen.emptied.append(number)
+
+    def _has_lost_state(self, optimizer: Any) -> bool:
+        lost = id(optimizer) in self._had_state and not getattr(optimizer, "state", True)
+        if lost:
+            self._had_state.discard(id(optimizer))
+        return lost
+
+    def _note_state(self, optimizer: Any) -> None:
+        if getattr(optimizer, "state", None):
+            self._had_state.add(id(optimizer))
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         try:
@@ -99,10 +126,15 @@ class UpdateWatch:
         values = [None if n is None else next(numbers) for n in norms]
         norm = sum(v * v for v in values if v is not None) ** 0.5
         rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
-        self._seen.updates.append(UpdateFacts(optimizer, self._phase, step, rates, carried, norm))
+        facts_of_all = UpdateFacts(optimizer, self._phase, step, rates, carried, norm)
+        facts_of_all.count = sum(g.numel() for g in gradients if g is not None)
+        facts_of_all.emptied = self._has_lost_state(optimizer)
+        facts_of_all.stale = self._fresh.is_stale(optimizer)
+        self._seen.updates.append(facts_of_all)
         if self._phase != "train":
             return
-        for parameter, value in zip(parameters, values, strict=True):
+        cosines = _cosines(parameters)
+        for parameter, value, cosine in zip(parameters, values, cosines, strict=True):
             name = self._names.get(id(parameter))
             if name is None:
                 continue
@@ -111,12 +143,15 @@ class UpdateWatch:
             facts.gradients += value is not None
             facts.nonzero += bool(value)
             facts.gradient_norms.append(value or 0.0)
+            facts.alignment.append(cosine)
             self._before[name] = _sample(parameter)
 
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         try:
             with torch.no_grad():
                 self._note_change()
+            self._note_state(optimizer)
+            self._fresh.note_update(optimizer)
         except Exception as error:
             self._failed(error)
 
@@ -137,6 +172,79 @@ class UpdateWatch:
             if not facts.optimized and facts.parameter.requires_grad:
                 facts.updates += 1
                 facts.gradients += facts.parameter.grad is not None
+
+
+class FreshGradients:
+    """Knows of a few small parameters of each optimizer which gradients came since its last update."""
+
+    def __init__(self) -> None:
+        self._parameters: dict[int, list[nn.Parameter]] = {}
+        self._fresh: dict[int, Tensor] = {}
+        self._since_others: dict[int, Tensor] = {}
+        self._used: dict[int, Tensor] = {}
+
+    def watch(self, optimizer: Any, parameters: Iterator[nn.Parameter]) -> list[Any]:
+        """Watch the gradients of some of its parameters: the handles to stop it by."""
+        fit = [p for p in parameters if p.requires_grad and p.is_leaf and p.numel() <= _SAMPLE * 16]
+        chosen = [*fit[:2], *fit[-2:]] if len(fit) > 4 else fit
+        self._parameters[id(optimizer)] = chosen
+        return [one.register_hook(partial(self._take, id(one))) for one in chosen]
+
+    def _take(self, key: int, gradient: Tensor) -> None:
+        new = gradient.detach().clone()
+        for kept in (self._fresh, self._since_others):
+            kept[key] = kept[key] + new if key in kept else new
+
+    def is_stale(self, optimizer: Any) -> bool:
+        """Before its update: whether gradients are in it that were there at an earlier update."""
+        found = [self._is_stale(one) for one in self._parameters.get(id(optimizer), ())]
+        known = [one for one in found if one is not None]
+        return bool(known) and all(known)
+
+    def _is_stale(self, parameter: nn.Parameter) -> bool | None:
+        key, gradient = id(parameter), parameter.grad
+        fresh, used, since = (kept.get(key) for kept in (self._fresh, self._used, self._since_others))
+        if gradient is None or fresh is None or not bool(gradient.any()):
+            return None
+        if used is not None and bool(used.any()) and torch.allclose(gradient, used + fresh, 1e-4, 1e-9):
+            return not torch.allclose(gradient, fresh, 1e-3, 1e-9)
+        if since is None or not torch.allclose(gradient, fresh, 1e-4, 1e-9):
+            return False
+        return not torch.allclose(gradient, since, 1e-3, 1e-9)
+
+    def note_update(self, optimizer: Any) -> None:
+        """After its update: what was used, and that others have stepped since."""
+        own = self._parameters.get(id(optimizer), [])
+        for one in own:
+            self._fresh.pop(id(one), None)
+            if one.grad is not None:
+                self._used[id(one)] = one.grad.detach().clone()
+            else:
+                self._used.pop(id(one), None)
+        self._since_others.clear()
+
+    def clear(self) -> None:
+        """Keep no tensors."""
+        for kept in (self._fresh, self._since_others, self._used):
+            kept.clear()
+        self._parameters.clear()
+
+
+def _cosines(parameters: list[nn.Parameter]) -> list[float]:
+    """How far each gradient points along its parameter; 0 where one of them is 0."""
+    pairs = [(p.detach(), p.grad) for p in parameters]
+    plain = [
+        (p, g)
+        if g is not None and g.layout is torch.strided and p.dim() > 1 and not hasattr(p, "to_local")
+        else None
+        for p, g in pairs
+    ]
+    found = [
+        torch.nn.functional.cosine_similarity(p.reshape(1, -1), g.reshape(1, -1)).float()
+        for p, g in (one for one in plain if one is not None)
+    ]
+    values = iter(torch.cat(found).tolist() if found else [])
+    return [0.0 if one is None else next(values) for one in plain]
 
 
 def parameters_of(optimizer: Any) -> Iterator[nn.Parameter]:
@@ -162,4 +270,5 @@ def _norm(gradient: Tensor) -> Tensor:
     plain: Tensor = gradient if local is None else local()
     if plain.layout is not torch.strided:
         plain = plain.coalesce().values()
-    return torch.linalg.vector_norm(plain.detach(), dtype=torch.float32).cpu()
+    norm: Tensor = torch.linalg.vector_norm(plain.detach(), dtype=torch.float32)
+    return norm.cpu()

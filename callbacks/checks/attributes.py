@@ -1,0 +1,46 @@
+"""What the attributes of a module and of callbacks hold: counts, and monitors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from ..monitors.monitor import Monitor
+from ..trainer_view import TrainerView
+
+UPDATES = " (batches)"
+"""Ends the name of a metric object, with how many batches it has taken."""
+_MOST = 200
+
+
+def monitors_of(trainer: TrainerView) -> Iterator[tuple[str, str, str]]:
+    """Who watches which value, and which way it takes for better: ``("Checkpoint", "val/loss", "min")``."""
+    for callback in trainer.callbacks:
+        for one in vars(callback).values():
+            if isinstance(one, Monitor):
+                yield type(callback).__name__, one.name, one.mode
+    for schedule in trainer.loop.schedules:
+        if schedule.monitor is not None and isinstance(schedule.scheduler, ReduceLROnPlateau):
+            yield type(schedule.scheduler).__name__, schedule.monitor, schedule.scheduler.mode
+
+
+def numbers_of(module: nn.Module) -> dict[str, float]:
+    """Numbers and lengths of lists among its attributes, and how many batches metric objects have."""
+    found: dict[str, float] = {}
+    for name, value in list(vars(module).items())[:_MOST]:
+        if name.startswith("_"):
+            continue
+        if type(value) in (int, float):
+            found[name] = float(value)
+        elif isinstance(value, list):
+            found[name] = float(len(value))
+        elif isinstance(value, Tensor) and value.numel() == 1 and value.device.type == "cpu":
+            found[name] = float(value)
+    for name, part in module.named_modules():
+        count: Any = getattr(part, "update_count", None)
+        if type(part).__module__.startswith("torchmetrics") and isinstance(count, int) and "." not in name:
+            found[f"{name}{UPDATES}"] = float(count)
+    return found
