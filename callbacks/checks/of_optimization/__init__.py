@@ -1,0 +1,1 @@
+"""Checks of optimization: rates, schedules, and the updates of the optimizers."""

@@ -1,0 +1,226 @@
+"""Checks of optimizers: rates, decay, and how far weights move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from ..finding import Evidence, check
+from ..seen import ParameterFacts, Seen
+from .schedule_future import futures
+
+_COUPLED = (torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, torch.optim.NAdam, torch.optim.RAdam)
+
+
+def _trained(seen: Seen) -> dict[str, ParameterFacts]:
+    found = seen.parameters.items()
+    return {name: one for name, one in found if one.optimized and one.parameter.requires_grad}
+
+
+def _weights(seen: Seen) -> dict[str, ParameterFacts]:
+    """Trained weights that are no biases and no scales of norms, and get gradients."""
+    return {n: one for n, one in _trained(seen).items() if one.parameter.dim() > 1 and one.nonzero}
+
+
+def _rate(optimizer: Any) -> float:
+    return max((float(group["lr"]) for group in optimizer.param_groups if "lr" in group), default=0.0)
+
+
+def _nothing_changed(seen: Seen) -> Iterator[Evidence]:
+    trained = _trained(seen)
+    updates = [one for one in seen.updates if one.phase == "train"]
+    if not trained or len(updates) < 5 or any(one.changed for one in trained.values()):
+        return
+    if not all(one.updates for one in trained.values()):
+        return
+    number = len({one.step for one in updates})
+    rates = [max(one.rates, default=0.0) for one in updates]
+    if max(rates) == 0:
+        why, cure = "the learning rate is 0", "raise the rate"
+    elif all(one.norm == 0 for one in updates):
+        why = "gradients are 0 or missing when the optimizer steps"
+        cure = "call zero_grad before backward, and see that the loss depends on the weights"
+    else:
+        why, cure = f"the learning rate is {max(rates):.1e}", "raise the rate"
+    yield Evidence(f"no weight changed in {number} steps: {why}", cure)
+
+
+@check("no-update", at="steps")
+def weights_stay(seen: Seen) -> Iterator[Evidence]:
+    """No trained weight has changed in ten steps."""
+    if seen.step >= 10:
+        yield from _nothing_changed(seen)
+
+
+@check("no-update", at="end")
+def weights_stayed(seen: Seen) -> Iterator[Evidence]:
+    """No trained weight has changed in a short run."""
+    yield from _nothing_changed(seen)
+
+
+@check("no-update", at="start")
+def rate_falls_to_nothing(seen: Seen) -> Iterator[Evidence]:
+    """A schedule takes the rate to nothing in the first quarter of the run, for good."""
+    for _, future in futures(seen):
+        rates = future.rates[: future.within]
+        if len(rates) < 8:
+            continue
+        highest, rest = max(rates), rates[len(rates) // 4 :]
+        if highest > 0 and max(rest) < 1e-5 * highest:
+            gone = next(i for i, rate in enumerate(rates) if max(rates[i:]) < 1e-5 * highest)
+            yield Evidence(
+                f"{future.name} takes the rate from {highest:.1e} to {max(rest):.1e} within "
+                f"{future.steps * gone // len(rates)} of {future.steps} {future.unit}s",
+                "look at the factor of the schedule, and in which unit it counts",
+            )
+
+
+def _movement(facts: ParameterFacts) -> float:
+    return median(facts.relative[1:] or [0.0])
+
+
+@check("high-rate", at="steps")
+def weights_replaced_in_each_step(seen: Seen) -> Iterator[Evidence]:
+    """Updates are as large as the weights, in most layers and steps."""
+    moved = [_movement(one) for one in _weights(seen).values() if len(one.relative) >= 8]
+    if seen.step >= 10 and moved and median(moved) > 0.4:
+        rate = max((max(one.rates, default=0.0) for one in seen.updates), default=0.0)
+        yield Evidence(
+            f"each update changes the weights by {100 * median(moved):.0f} % of their size, at a rate of "
+            f"{rate:.2g}",
+            "lower the learning rate",
+        )
+
+
+@check("high-rate", at="steps", on_request=True)
+def weights_move_fast(seen: Seen) -> Iterator[Evidence]:
+    """Updates are a large part of the weights."""
+    moved = [_movement(one) for one in _weights(seen).values() if len(one.relative) >= 8]
+    if seen.step >= 10 and moved and median(moved) > 0.1:
+        yield Evidence(
+            f"each update changes the weights by {100 * median(moved):.0f} % of their size",
+            "lower the learning rate",
+        )
+
+
+def _slow(seen: Seen, limit: float, highest_rate: float) -> Iterator[Evidence]:
+    total = seen.trainer.total_steps or seen.step
+    weights = _weights(seen)
+    rates = [max(one.rates, default=0.0) for one in seen.updates if one.phase == "train"]
+    if total < 20 or seen.step < 10 or not weights or not rates or max(rates) == 0:
+        return
+    future = [max(one.rates[: one.within]) for _, one in futures(seen)]
+    planned = isinstance(next(iter(seen.trainer.lr_schedulers), None), LRScheduler)
+    if (planned and not future) or not any(one.changed for one in weights.values()):
+        return
+    highest = max([*rates, *future])
+    moved = median(_movement(one) for one in weights.values()) * highest / median(rates) * total
+    if highest <= highest_rate and moved < limit:
+        yield Evidence(
+            f"at a rate of {highest:.1e} the {total} steps of the run change the weights by "
+            f"{100 * moved:.1g} % of their size",
+            "raise the learning rate",
+        )
+
+
+@check("low-rate", at="steps")
+def weights_hardly_move(seen: Seen) -> Iterator[Evidence]:
+    """All steps of the run together change the weights by next to nothing."""
+    yield from _slow(seen, 1e-3, 1e-4)
+
+
+@check("low-rate", at="steps", on_request=True)
+def weights_move_little(seen: Seen) -> Iterator[Evidence]:
+    """All steps of the run together change the weights little."""
+    yield from _slow(seen, 1e-2, 1e-2)
+
+
+def _is_coupled(optimizer: Any) -> bool:
+    if any(group.get("decoupled_weight_decay") for group in optimizer.param_groups):
+        return False
+    return type(optimizer) in _COUPLED
+
+
+@check("heavy-decay", at="steps")
+def decay_outweighs_gradients(seen: Seen) -> Iterator[Evidence]:
+    """Decay takes a large part of each weight in a step, or is far larger than the gradients."""
+    names = {id(one.parameter): one for one in _weights(seen).values()}
+    for optimizer in seen.trainer.optimizers if seen.step >= 3 else ():
+        for group in optimizer.param_groups:
+            decay, rate = float(group.get("weight_decay") or 0), float(group.get("lr") or 0)
+            if not decay:
+                continue
+            facts = [names[id(p)] for p in group["params"] if id(p) in names]
+            if not _is_coupled(optimizer):
+                if decay * rate >= 0.02 and type(optimizer) is torch.optim.AdamW:
+                    yield Evidence(
+                        f"weight_decay={decay:g} takes {100 * decay * rate:.0f} % of each weight in a step",
+                        "lower the weight decay: 0.01 to 0.1 is usual",
+                    )
+                continue
+            parts = [
+                decay * float(one.parameter.detach().norm()) / (median(one.gradient_norms) or 1e-12)
+                for one in facts
+                if len(one.gradient_norms) >= 3
+            ]
+            if decay >= 0.05 and parts and median(parts) > 3:
+                yield Evidence(
+                    f"weight_decay={decay:g} adds {median(parts):.0f} times the gradients to them",
+                    "lower the weight decay: 1e-4 is usual where it is added to gradients",
+                )
+
+
+@check("heavy-decay", at="steps")
+def penalty_outweighs_the_loss(seen: Seen) -> Iterator[Evidence]:
+    """All gradients point along the weights themselves, as those of a penalty on their squares do."""
+    facts = [one for one in _weights(seen).values() if len(one.alignment) >= 8]
+    if seen.step >= 10 and len(facts) > 1 and all(median(one.alignment) > 0.95 for one in facts):
+        yield Evidence(
+            "the gradient of every weight points along the weight itself: a penalty on weights outweighs "
+            "the loss",
+            "give the penalty a small factor, such as 1e-4",
+        )
+
+
+def _norm_weights(seen: Seen) -> set[int]:
+    norms = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
+    return {
+        id(part.weight)
+        for part in seen.module.modules()
+        if isinstance(part, norms) and getattr(part, "weight", None) is not None
+    }
+
+
+@check("decay-on-norms", at="start")
+def groups_that_miss_the_norms(seen: Seen) -> Iterator[Evidence]:
+    """Biases are kept from weight decay by a group of their own, and scales of norms are not."""
+    norms = _norm_weights(seen)
+    for optimizer in seen.trainer.optimizers:
+        decays = [group for group in optimizer.param_groups if group.get("weight_decay")]
+        kept = [group for group in optimizer.param_groups if not group.get("weight_decay")]
+        spared = [p for group in kept for p in group["params"]]
+        caught = [p for group in decays for p in group["params"] if id(p) in norms]
+        if caught and spared and all(p.dim() <= 1 and id(p) not in norms for p in spared):
+            yield Evidence(
+                f"weight decay is kept from biases, and applied to {len(caught)} scales of norms",
+                "look at the names by which groups are made: norms belong beside the biases",
+            )
+
+
+@check("decay-on-norms", at="start", on_request=True)
+def decay_of_norms(seen: Seen) -> Iterator[Evidence]:
+    """Scales of norms are decayed."""
+    norms = _norm_weights(seen)
+    for optimizer in seen.trainer.optimizers:
+        for group in optimizer.param_groups:
+            caught = sum(id(p) in norms for p in group["params"])
+            if caught and float(group.get("weight_decay") or 0) >= 1e-3:
+                yield Evidence(
+                    f"weight_decay={group['weight_decay']:g} is applied to {caught} scales of norms",
+                    "put norms and biases into a group with weight_decay=0",
+                )
