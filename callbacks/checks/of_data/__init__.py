@@ -1,0 +1,1 @@
+"""Checks of the data: its parts, order, samples, contents and targets."""

@@ -1,0 +1,195 @@
+"""Checks of samples: those that repeat, are left out, or are augmented alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+from ..finding import Evidence, check
+from ..seen import Seen
+from .code_facts import constant_seeds, draws_random_numbers, fixed_draws, methods_behind
+from .data_sources import sampler_of, size_of
+
+
+def _base(dataset: Any) -> Any:
+    for _ in range(8):
+        inner = getattr(dataset, "dataset", None)
+        if inner is None or not hasattr(dataset, "indices"):
+            break
+        dataset = inner
+    return dataset
+
+
+def _first_epoch(seen: Seen) -> list[int]:
+    batches = [one for one in seen.batches.get("train", []) if one.epoch == seen.first_epoch]
+    return [row for one in batches for row in one.rows]
+
+
+@check("repeated-samples", at="steps")
+def stream_read_by_each_worker(seen: Seen) -> Iterator[Evidence]:
+    """A stream gives each sample as often in an epoch as there are workers."""
+    loader = seen.data.get("train")
+    if not isinstance(loader, DataLoader) or not isinstance(loader.dataset, IterableDataset):
+        return
+    count = Counter(_first_epoch(seen))
+    whole = seen.epoch_ended and seen.step < 50
+    if loader.num_workers < 2 or not whole or len(count) < 8:
+        return
+    if all(number == loader.num_workers for number in count.values()):
+        yield Evidence(
+            f"each of the {loader.num_workers} workers reads all of the stream: each sample comes "
+            f"{loader.num_workers} times in an epoch",
+            "let each worker read its own part, by torch.utils.data.get_worker_info()",
+        )
+
+
+@check("repeated-samples", at="end", on_request=True)
+def samples_more_than_once(seen: Seen) -> Iterator[Evidence]:
+    """Many samples of the first epoch are equal to another one of it."""
+    rows = _first_epoch(seen)
+    count = Counter(rows)
+    if len(rows) >= 16 and len(count) <= 0.8 * len(rows):
+        yield Evidence(
+            f"{len(rows)} samples of the first epoch are {len(count)} different ones",
+            "look for rows that are in the data several times",
+        )
+
+
+@check("dropped-samples", at="start")
+def last_batch_is_a_large_part(seen: Seen) -> Iterator[Evidence]:
+    """``drop_last`` leaves a large part of each epoch out."""
+    loader = seen.data.get("train")
+    yield from _dropped(loader, 0.4)
+
+
+@check("dropped-samples", at="start", on_request=True)
+def part_of_the_data(seen: Seen) -> Iterator[Evidence]:
+    """A limit, a sampler or ``drop_last`` leaves a large part of the data out."""
+    loader, settings = seen.data.get("train"), seen.settings
+    limit = settings.get("limit_train_batches")
+    if settings.get("overfit_batches"):
+        yield Evidence(
+            f"overfit_batches={settings['overfit_batches']} trains on a few batches alone", "leave it out"
+        )
+    if isinstance(limit, float) and limit < 0.5:
+        yield Evidence(f"limit_train_batches={limit:g} leaves data out of each epoch", "leave it out")
+    elif type(limit) is int:
+        yield Evidence(f"limit_train_batches={limit} leaves data out of each epoch", "leave it out")
+    if not isinstance(loader, DataLoader):
+        return
+    yield from _dropped(loader, 0.2)
+    total, sampler = size_of(loader.dataset), sampler_of(loader)
+    drawn = size_of(sampler) if sampler is not None else None
+    if total and drawn and drawn < 0.5 * total:
+        yield Evidence(
+            f"{type(sampler).__name__} gives {drawn} of {total} samples in an epoch",
+            "see that the sampler knows all samples",
+        )
+
+
+def _dropped(loader: Any, part: float) -> Iterator[Evidence]:
+    if not isinstance(loader, DataLoader) or type(loader.batch_sampler) is not BatchSampler:
+        return
+    samples, batch = size_of(loader.sampler), loader.batch_size or 0
+    if loader.drop_last and samples and samples >= batch and samples % batch > part * samples:
+        yield Evidence(
+            f"drop_last leaves {samples % batch} of {samples} samples out of each epoch",
+            "leave drop_last out, or take smaller batches",
+        )
+
+
+@check("repeated-augmentation", at="start")
+def seed_in_each_sample(seen: Seen) -> Iterator[Evidence]:
+    """The code that reads a sample or starts a worker has a fixed seed."""
+    loader = seen.data.get("train")
+    if not isinstance(loader, DataLoader):
+        return
+    for name, function in methods_behind(_base(loader.dataset), "__getitem__"):
+        for seeder, number in constant_seeds(function):
+            yield Evidence(
+                f"{name} calls {seeder}({number}) for each sample, so that all are augmented alike",
+                "leave the seed out: the Trainer seeds each sample",
+            )
+    start = loader.worker_init_fn
+    if start is not None and loader.num_workers > 1:
+        for seeder, number in constant_seeds(start):
+            yield Evidence(
+                f"worker_init_fn calls {seeder}({number}) in each worker, so that all draw alike",
+                "leave it out: the Trainer seeds each sample",
+            )
+
+
+@check("repeated-augmentation", at="steps")
+def two_views_are_equal(seen: Seen) -> Iterator[Evidence]:
+    """Two inputs of each batch are equal, and the first layer is called with each of them."""
+    batches = [one for one in seen.batches.get("train", []) if one.inputs]
+    first = min(
+        (one for one in seen.layers.values() if one.order >= 0 and one.first_input is not None),
+        key=lambda one: one.order,
+        default=None,
+    )
+    watched = len(seen.watched)
+    if len(batches) < 3 or first is None or first.calls.get("train", 0) != 2 * watched:
+        return
+    if any(one.target.from_batch for one in seen.losses_in("train")):
+        return
+    for one in batches:
+        tensors = [facts for facts in (one.inputs | one.targets).values() if len(facts.shape) > 1]
+        if len(tensors) != 2 or tensors[0].shape != tensors[1].shape or tensors[0].std == 0:
+            return
+        if not torch.equal(tensors[0].sample, tensors[1].sample) or tensors[0].dtype != tensors[1].dtype:
+            return
+    yield Evidence(
+        "both views of each sample are equal, although both go through the same layers",
+        "draw the augmentation of each view by itself",
+    )
+
+
+def _equal_epochs(seen: Seen) -> bool:
+    """Whether the second epoch has the very samples of the first."""
+    epochs: dict[int, Counter[int]] = {}
+    for one in seen.batches.get("train", []):
+        epochs.setdefault(one.epoch, Counter()).update(one.rows)
+    whole = [epochs[key] for key in sorted(epochs)]
+    if len(whole) < 2 or len(whole[0]) < 8:
+        return False
+    return all(row in whole[0] for row in whole[1])
+
+
+@check("repeated-augmentation", at="steps", on_request=True)
+def equal_in_all_epochs(seen: Seen) -> Iterator[Evidence]:
+    """The code of the dataset draws random numbers, and the second epoch has the samples of the first."""
+    loader = seen.data.get("train")
+    if not isinstance(loader, DataLoader) or not _equal_epochs(seen):
+        return
+    base = _base(loader.dataset)
+    functions = methods_behind(base, "__getitem__")
+    if any(draws_random_numbers(function) for _, function in functions):
+        yield Evidence(
+            "samples are augmented in the same way in each epoch",
+            "let a generator go on from epoch to epoch",
+        )
+    for name in fixed_draws(base):
+        yield Evidence(
+            f"{name} draws once, when it is made, and is the same for each sample", "draw in its call"
+        )
+
+
+@check("augmented-validation", at="validation", on_request=True)
+def validation_draws(seen: Seen) -> Iterator[Evidence]:
+    """The code that reads samples of validation draws random numbers."""
+    for name, loader in seen.data.items():
+        if name == "train" or not isinstance(loader, DataLoader):
+            continue
+        functions = methods_behind(_base(loader.dataset), "__getitem__")
+        functions += [("collate_fn", loader.collate_fn)]
+        drawing = [one for one, function in functions if draws_random_numbers(function)]
+        if drawing:
+            yield Evidence(
+                f"samples of {name} are drawn at random, by {drawing[0]}",
+                "leave the augmentation out there",
+            )
