@@ -1,1 +1,339 @@
-"""Checks of measurement."""
+"""Checks of measurement: metrics, monitors, and what validation does."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from torch import nn
+
+from .attributes import UPDATES
+from .finding import Evidence, check
+from .seen import FunctionCall, LossCall, Seen
+
+_LOW = {"loss", "losses", "error", "perplexity", "ppl", "mse", "rmse", "mae", "nll", "bpc", "wer", "cer"}
+_HIGH = {"accuracy", "acc", "f1", "auc", "auroc", "iou", "miou", "bleu", "r2", "psnr", "ssim", "precision"}
+_HIGH |= {"recall", "map", "ndcg", "dice", "top1", "top5", "rouge", "correlation", "pearson", "spearman"}
+_TURNED = {"neg", "negative", "minus", "inverse", "inv", "one", "1"}
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
+
+
+@check("wrong-split-metric", at="steps")
+def validation_name_in_training(seen: Seen) -> Iterator[Evidence]:
+    """A training step logs a value under the name of validation."""
+    for name in sorted(seen.logged.get("train", ())):
+        phase, _, rest = name.partition("/")
+        first = _words(rest if phase == "train" else phase)[:1]
+        if first and first[0] in ("val", "validation", "test") and rest:
+            yield Evidence(
+                f"a training step logs {rest if phase == 'train' else name}, which is named as of "
+                f"{'test' if first[0] == 'test' else 'validation'}",
+                'log it in validation_step, or without the prefix: "loss" is train/loss and val/loss',
+            )
+
+
+@check("wrong-split-metric", at="validation")
+def training_name_in_validation(seen: Seen) -> Iterator[Evidence]:
+    """A validation step logs a value under the name of training."""
+    loaders = [name for name in seen.data if "train" in name.lower() and name != "train"]
+    for name in sorted(seen.logged.get("val", ())):
+        phase, _, rest = name.partition("/")
+        first = _words(rest)[:1]
+        if phase == "val" and first and first[0] in ("train", "training") and not loaders:
+            yield Evidence(
+                f"validation logs {rest}, which is named as of training",
+                'log it without the prefix: "loss" is train/loss and val/loss',
+            )
+
+
+@check("monitor-direction", at="start")
+def monitor_goes_the_wrong_way(seen: Seen) -> Iterator[Evidence]:
+    """The mode of a monitor is the reverse of what the name of its value says."""
+    for who, name, mode in seen.monitors:
+        words = set(_words(name.rpartition("/")[2]))
+        low, high = words & _LOW, words & _HIGH
+        if words & _TURNED or ("log" in words and "likelihood" in words):
+            continue
+        if (mode == "max" and low and not high) or (mode == "min" and high and not low):
+            yield Evidence(
+                f"{who} takes a {'high' if mode == 'max' else 'low'} {name} for better (mode={mode!r})",
+                f"mode={'min' if mode == 'max' else 'max'!r}",
+            )
+        elif mode == "min" and high and low & {"loss"}:
+            yield Evidence(
+                f"{who} keeps the lowest {name}, and {sorted(high)[0]} is better when it is high",
+                'mode="max", or a name without "loss"',
+            )
+
+
+def _depends_on_mode(part: nn.Module) -> bool:
+    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
+    return isinstance(part, kinds) and getattr(part, "p", 1.0) > 0
+
+
+@check("validation-mode", at="validation")
+def validation_in_training_mode(seen: Seen) -> Iterator[Evidence]:
+    """Parts of the module are in training mode when validation steps end."""
+    inside = {name for name, facts in seen.layers.items() if True in facts.modes.get("val", ())}
+    parts = dict(seen.module.named_modules())
+    above = [name for name in inside if name in parts and not _depends_on_mode(parts[name])]
+    moving = [
+        name
+        for name in sorted(inside)
+        if name in parts and _depends_on_mode(parts[name]) and any(_is_above(one, name) for one in above)
+    ]
+    if moving:
+        kind = type(parts[moving[0]]).__name__
+        yield Evidence(
+            f"validation runs in training mode: {len(moving)} layers are, such as {moving[0]} ({kind})",
+            "leave out the call of train() that sets it, or pass the mode on: super().train(mode)",
+        )
+
+
+def _is_above(one: str, name: str) -> bool:
+    return not one or name.startswith(f"{one}.")
+
+
+@check("validation-trains", at="validation")
+def validation_updates_weights(seen: Seen) -> Iterator[Evidence]:
+    """An optimizer that has weights of the module steps in a validation."""
+    own = {id(one.parameter) for one in seen.parameters.values()}
+    steps = [
+        one
+        for one in seen.updates
+        if one.phase == "val" and any(id(p) in own for g in one.optimizer.param_groups for p in g["params"])
+    ]
+    if steps:
+        yield Evidence(
+            f"an optimizer steps in validation, {len(steps)} times so far",
+            "take backward and step out of validation_step",
+        )
+
+
+@check("validation-trains", at="validation")
+def validation_moves_statistics(seen: Seen) -> Iterator[Evidence]:
+    """Buffers that training steps change are changed by validation steps too."""
+    both = seen.changed_buffers.get("train", set()) & seen.changed_buffers.get("val", set())
+    parts = dict(seen.module.named_modules())
+    both = {name for name in both if not hasattr(parts.get(name.rpartition(".")[0]), "compute")}
+    if both:
+        yield Evidence(
+            f"validation changes {sorted(both)[0]}, which training steps change too",
+            "change it only where self.training is True",
+        )
+
+
+@check("selected-on-test", at="test")
+def test_data_is_validation_data(seen: Seen) -> Iterator[Evidence]:
+    """The samples of the test are those by which checkpoints, rates or the end of training were chosen."""
+    watched = [who for who, name, _ in seen.monitors if name.startswith("val/")]
+    held_out = {row for one in seen.batches.get("val", ()) for row in one.rows}
+    tested = [row for one in seen.batches.get("test", ()) for row in one.rows]
+    same = sum(row in held_out for row in tested)
+    if watched and len(tested) >= 8 and len(set(tested)) > len(tested) / 2 and same >= 0.8 * len(tested):
+        yield Evidence(
+            f"{same} of {len(tested)} samples of the test are those of validation, which {watched[0]} uses",
+            "keep samples for the test that nothing is chosen by",
+        )
+
+
+def _calls(seen: Seen, *functions: str) -> Iterator[FunctionCall]:
+    for phase in ("val", "train"):
+        yield from seen.calls_of(*functions, phase=phase)  # type: ignore[arg-type]
+
+
+def _is_row_and_column(shapes: list[tuple[int, ...]]) -> int:
+    """N, where one of two shapes is (N, 1) and the other (N,), for N above 1; else 0."""
+    if len(shapes) != 2:
+        return 0
+    row, column = sorted(shapes, key=len)
+    return row[0] if len(row) == 1 and column == (row[0], 1) and row[0] > 1 else 0
+
+
+@check("broadcast-metric", at="validation")
+def comparison_of_a_row_and_a_column(seen: Seen) -> Iterator[Evidence]:
+    """Predictions (N, 1) are compared with targets (N,), each with all others."""
+    for call in seen.calls_of("eq", "ne", "sub", phase="val"):
+        size = _is_row_and_column([one.shape for one in call.inputs])
+        if not size or sum(one.from_batch for one in call.inputs) != 1:
+            continue
+        other = next(one for one in call.inputs if not one.from_batch)
+        if call.function != "sub" and not _is_a_guess(seen, call, other.shape):
+            continue
+        if call.function == "sub" and not _comes_from_a_layer(seen, call, other.shape):
+            continue
+        what = "subtracts" if call.function == "sub" else "compares"
+        yield Evidence(
+            f"validation {what} tensors of shapes {call.inputs[0].shape} and {call.inputs[1].shape}: "
+            f"{size} x {size} results",
+            "give both one shape: squeeze(-1) of the outputs",
+        )
+
+
+def _is_a_guess(seen: Seen, call: FunctionCall, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor of that shape was made by a threshold, a rounding or an argmax in that step."""
+    makers = seen.calls_of("gt", "ge", "lt", "round", "argmax", phase=call.phase)
+    return any(one.result is not None and one.result.shape == shape for one in makers)
+
+
+def _comes_from_a_layer(seen: Seen, call: FunctionCall, shape: tuple[int, ...]) -> bool:
+    """Whether the module gives outputs of (N, 1), so that it is they that are compared."""
+    outputs = [facts.output.shape for facts in seen.layers.values() if facts.output is not None]
+    return any(len(one) == 2 and one[1] == 1 for one in outputs)
+
+
+@check("logits-as-probabilities", at="validation")
+def threshold_on_logits(seen: Seen) -> Iterator[Evidence]:
+    """Outputs that the loss takes for logits are compared with 0.5, or rounded."""
+    losses = list(seen.losses_in("train", "binary_cross_entropy_with_logits"))
+    if not losses or any(True for _ in seen.calls_of("sigmoid", "softmax", phase="val")):
+        return
+    forms = {_form(one.output.shape) for one in losses}
+    for call in seen.calls_of("gt", "ge", "lt", "round", phase="val"):
+        given = call.inputs[0] if call.inputs else None
+        if given is None or given.from_batch or not given.dtype.startswith(("float", "bfloat")):
+            continue
+        at_half = call.function == "round" or 0.5 in call.options.values()
+        if at_half and _form(given.shape) in forms:
+            yield Evidence(
+                "validation "
+                + ("rounds logits" if call.function == "round" else "compares logits with 0.5")
+                + ", and there is no sigmoid before it",
+                "compare logits with 0, or take their sigmoid first",
+            )
+
+
+def _form(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes of a row, without axes of 1."""
+    return tuple(n for n in shape[1:] if n != 1)
+
+
+def _own_losses(seen: Seen) -> list[LossCall]:
+    return list(seen.losses_in("train", "cross_entropy", "nll_loss"))
+
+
+@check("argmax-axis", at="validation")
+def argmax_over_samples(seen: Seen) -> Iterator[Evidence]:
+    """The argmax of outputs of (N, classes) goes over the samples."""
+    widths = {one.output.shape[1] for one in _own_losses(seen) if len(one.output.shape) == 2}
+    others = {tuple(one.output.shape[2:]) for one in _own_losses(seen) if len(one.output.shape) > 2}
+    for call in seen.calls_of("argmax", phase="val"):
+        given = call.inputs[0] if call.inputs else None
+        if given is None or len(given.shape) < 2:
+            continue
+        axis = call.options.get("dim", call.options.get("1", call.options.get("axis")))
+        axis = axis % len(given.shape) if isinstance(axis, int) else None
+        flat = len(given.shape) == 2 and given.shape[1] in widths and given.shape[0] > 1
+        square = given.shape[0] == given.shape[-1]
+        if flat and not square and axis != 1:
+            what = "has no axis" if axis is None else "goes over the samples"
+            yield Evidence(
+                f"argmax of outputs {given.shape} {what}, and classes are in axis 1", "argmax(dim=1)"
+            )
+        elif given.shape[2:] in others and given.shape[1] in _classes(seen) and axis != 1:
+            yield Evidence(
+                f"argmax of outputs {given.shape} goes over axis {axis}, and classes are in axis 1",
+                "argmax(dim=1)",
+            )
+
+
+def _classes(seen: Seen) -> set[int]:
+    return {one.output.shape[1] for one in _own_losses(seen) if len(one.output.shape) > 2}
+
+
+@check("argmax-axis", at="validation", on_request=True)
+def argmax_without_an_axis(seen: Seen) -> Iterator[Evidence]:
+    """An argmax in validation gives one number for a whole batch, or one for each column."""
+    for call in seen.calls_of("argmax", phase="val"):
+        given = call.inputs[0] if call.inputs else None
+        if given is None or len(given.shape) < 2 or given.shape[0] < 2:
+            continue
+        axis = call.options.get("dim", call.options.get("1", call.options.get("axis")))
+        if axis is None or axis == 0 or (axis == 1 and len(given.shape) == 3):
+            yield Evidence(
+                f"argmax of outputs {given.shape} with dim={axis}", "give it the axis of classes"
+            )
+
+
+_NO_MEANS = {
+    **dict.fromkeys(("f1", "fscore", "precision", "recall", "dice", "iou", "miou", "jaccard"), "ratio"),
+    **dict.fromkeys(("auc", "auroc", "auprc", "map", "correlation", "pearson", "spearman"), "ranking"),
+    **dict.fromkeys(("rmse", "perplexity", "ppl", "r2", "psnr", "bleu", "mcc", "kappa"), "function"),
+}
+
+
+@check("batch-means", at="validation", on_request=True)
+def means_of_batches(seen: Seen) -> Iterator[Evidence]:
+    """A value whose mean over batches is not that of all samples is logged in validation steps."""
+    if len(seen.batches.get("val", ())) < 2:
+        return
+    objects = {
+        word
+        for name, part in seen.module.named_modules()
+        if hasattr(part, "compute") and hasattr(part, "reset")
+        for word in _words(f"{name} {type(part).__name__}")
+    }
+    for name in sorted(seen.logged.get("val", ())):
+        words = set(_words(name.rpartition("/")[2]))
+        found = sorted(words & _NO_MEANS.keys())
+        if found and not objects:
+            yield Evidence(
+                f"{name} is the mean of {len(seen.batches['val'])} batches, and {found[0]} is no mean",
+                "collect over the validation, as a torchmetrics object does, and log that",
+            )
+
+
+def _grown(seen: Seen) -> dict[str, list[float]]:
+    """Counts that are larger after the first batch of the second validation than of the first."""
+    return {
+        name: sizes
+        for name, sizes in seen.counts.items()
+        if len(sizes) >= 2 and all(b > a > 0 for a, b in itertools.pairwise(sizes))
+    }
+
+
+@check("metric-not-reset", at="validation")
+def metric_objects_that_go_on(seen: Seen) -> Iterator[Evidence]:
+    """A metric object, or the two counts whose quotient a metric is, go on in each validation."""
+    grown = _grown(seen)
+    for name, sizes in grown.items():
+        if name.endswith(UPDATES) and sizes[0] == 1:
+            yield Evidence(
+                f"self.{name.removesuffix(UPDATES)} was not reset before the second validation: it had "
+                f"{sizes[1] - 1:.0f} batches of the first",
+                "log the object itself, or call its reset() when a validation starts",
+            )
+    if len(seen.totals) < 2 or not grown:
+        return
+    last, values = seen.totals[-1], seen.values[-1]
+    for metric, value in values.items():
+        for above in grown:
+            below = next(
+                (
+                    n
+                    for n in grown
+                    if n != above and last.get(n) and abs(last[above] / last[n] - value) < 1e-6
+                ),
+                None,
+            )
+            if below and value > 0:
+                yield Evidence(
+                    f"{metric} is self.{above} / self.{below}, which go on from validation to validation",
+                    "set both to 0 when a validation starts",
+                )
+                return
+
+
+@check("metric-not-reset", at="validation", on_request=True)
+def counts_that_grow(seen: Seen) -> Iterator[Evidence]:
+    """A number or list of the module grows in each validation, and never begins anew."""
+    for name, sizes in _grown(seen).items():
+        yield Evidence(
+            f"self.{name} has {sizes[0]:g} after the first batch of a validation and {sizes[1]:g} after "
+            "that of the next",
+            "set it back when a validation starts",
+        )
