@@ -9,7 +9,9 @@ from .finding import Check
 
 _FILES = (
     *("of_model", "of_layers", "of_modes", "of_losses", "of_targets"),
-    *("of_data", "of_optimization", "of_measurement"),
+    *("of_data.splits", "of_data.order", "of_data.samples", "of_data.contents", "of_data.targets"),
+    *("of_optimization.rates", "of_optimization.schedules", "of_optimization.updates"),
+    "of_measurement",
 )
 
 
