@@ -153,8 +153,10 @@ def _late(seen: Seen) -> list[str]:
 @check("equal-units", at="steps")
 def units_that_stay_equal(seen: Seen) -> Iterator[Evidence]:
     """All rows of a weight are equal, and so are their gradients: they will stay so."""
+    if not seen.own_weights:
+        return
     judged = [(name, facts) for name, facts in seen.parameters.items() if _has_moved(facts)]
-    if not judged or not seen.own_weights:
+    if not judged:
         return
     with torch.no_grad():
         pairs = torch.stack([(f.parameter[0] == f.parameter[1]).all().cpu() for _, f in judged]).tolist()

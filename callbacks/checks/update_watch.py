@@ -185,7 +185,8 @@ class FreshGradients:
 
     def watch(self, optimizer: Any, parameters: Iterator[nn.Parameter]) -> list[Any]:
         """Watch the gradients of some of its parameters: the handles to stop it by."""
-        fit = [p for p in parameters if p.requires_grad and p.is_leaf and p.numel() <= _SAMPLE * 16]
+        whole = [p for p in parameters if p.requires_grad and p.is_leaf and not hasattr(p, "to_local")]
+        fit = [p for p in whole if p.numel() <= _SAMPLE * 16]
         chosen = [*fit[:2], *fit[-2:]] if len(fit) > 4 else fit
         self._parameters[id(optimizer)] = chosen
         return [one.register_hook(partial(self._take, id(one))) for one in chosen]
