@@ -67,11 +67,11 @@ class Observer:
         self._watches = looks and _can_be_watched(trainer, self.seen.settings)
 
     def _fail(self, error: Exception) -> None:
-        if self.notes_more or self.looks:
+        if self.looks:
             kind = f"{type(error).__name__}: {error}"
             self._trainer.log_line(f"checks end here, by an error of their own: {kind}", console=False)
-        self.close()
-        self.looks = False
+        # What watches the step goes at its end: a hook that is removed while it runs would end the run.
+        self.looks = self.notes_more = False
 
     def begin_step(self, number: int, batches: list[Any]) -> None:
         """Before a step of the fit, counted from 1."""
@@ -101,6 +101,7 @@ class Observer:
         self.layers.end()
         self.updates.end()
         if not self.looks:
+            self.close()
             return
         try:
             self.seen.step = number
@@ -130,7 +131,7 @@ class Observer:
 
     def note_validation_batch(self, batch: Any, number: int) -> None:
         """After a batch of a validation."""
-        if self.in_validation and number < _EVALUATION_BATCHES:
+        if self.in_validation and self.looks and number < _EVALUATION_BATCHES:
             self._note_batch("val", batch, number)
             if number == 0 and self._is_fit_validation:
                 for name, value in numbers_of(self.seen.module).items():
@@ -150,7 +151,7 @@ class Observer:
         self.layers.end()
         self.updates.end()
         noted, self.in_validation = self.in_validation, False
-        if noted and not sanity:
+        if noted and not sanity and self.looks:
             new = self._logged() - self.seen.logged.get("train", set())
             self.seen.logged.setdefault("val", set()).update(new)
             self.seen.totals.append(numbers_of(self.seen.module))

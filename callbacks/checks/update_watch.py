@@ -271,5 +271,6 @@ def _norm(gradient: Tensor) -> Tensor:
     plain: Tensor = gradient if local is None else local()
     if plain.layout is not torch.strided:
         plain = plain.coalesce().values()
-    norm: Tensor = torch.linalg.vector_norm(plain.detach(), dtype=torch.float32)
+    wide = torch.promote_types(plain.dtype, torch.float32)
+    norm: Tensor = torch.linalg.vector_norm(plain.detach(), dtype=wide).to(torch.float32)
     return norm.cpu()

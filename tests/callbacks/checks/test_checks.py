@@ -14,7 +14,6 @@ from helpers.two_softmaxes import loader
 from torch import nn
 from torch.nn import functional as F
 
-import paceline.callbacks.checks.layer_watch
 from paceline import PacelineError, Trainer
 from paceline.callbacks import Checks
 from paceline.callbacks.checks import Evidence, check
@@ -123,18 +122,38 @@ def test_an_error_of_a_check_ends_neither_the_run_nor_the_other_checks(tmp_path)
     assert "the check broken failed" in (trainer.folder / "log.txt").read_text()
 
 
-def test_an_error_while_watching_ends_the_watching_alone(tmp_path, monkeypatch):
+class Stray(nn.Module):
+    """Has a parameter where torch does not find it."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = [nn.Parameter(torch.ones(3))]
+
+    def forward(self, x):
+        return torch.softmax(self.scale[0] * x, -1)
+
+
+WATCHES = [
+    "layer_watch.facts_of",
+    "function_watch.facts_of",
+    "function_watch._first_values",
+    "update_watch._norm",
+]
+
+
+@pytest.mark.parametrize("where", WATCHES)
+def test_an_error_while_watching_ends_the_watching_alone(where, tmp_path, monkeypatch):
     def fails(*args, **options):
         raise RuntimeError("unknown kind of tensor")
 
-    monkeypatch.setattr(paceline.callbacks.checks.layer_watch, "facts_of", fails)
-    trainer = fit(module := Net(), checks := Checks(), run_dir=tmp_path)
+    monkeypatch.setattr(f"paceline.callbacks.checks.{where}", fails)
+    trainer = fit(module := Net(last=Stray()), checks := Checks(), run_dir=tmp_path)
     assert trainer.global_step == 12
     assert names(checks) == []
     log = (trainer.folder / "log.txt").read_text()
     assert log.count("checks end here, by an error of their own: RuntimeError: unknown kind of tensor") == 1
     monkeypatch.undo()
-    fit(other := Net(), Checks(skip=True))
+    fit(other := Net(last=Stray()), Checks(skip=True))
     assert all(torch.equal(a, b) for a, b in zip(module.parameters(), other.parameters(), strict=True))
 
 
