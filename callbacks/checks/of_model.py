@@ -145,6 +145,9 @@ def _late(seen: Seen) -> list[str]:
             continue
         if key in once and len(made_anew) > 1:
             continue  # it is another one in each step
+        known = seen.parameters.get(name)
+        if known is not None and known.parameter is parameter and isinstance(_owner(seen, name), NORMS):
+            continue  # a thawed part may keep its norms as they were
         if key in met or parameter.grad is not None:
             found.append(name)
     return found
@@ -306,6 +309,10 @@ def _repeated_evidence(name: str, children: list[Any]) -> Evidence:
         f"{name} has one {type(children[0]).__name__} {times} times: all share its weights",
         "make each anew: [Block() for _ in range(n)], not [Block()] * n",
     )
+
+
+def _owner(seen: Seen, name: str) -> nn.Module | None:
+    return _part(seen, name.rpartition(".")[0])
 
 
 def _part(seen: Seen, name: str) -> nn.Module | None:
