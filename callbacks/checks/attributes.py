@@ -13,6 +13,8 @@ from ..trainer_view import TrainerView
 
 UPDATES = " (batches)"
 """Ends the name of a metric object, with how many batches it has taken."""
+TENSORS = " (tensors)"
+"""Ends the name of a list of tensors of several values, with its length."""
 _MOST = 200
 
 
@@ -36,7 +38,8 @@ def numbers_of(module: nn.Module) -> dict[str, float]:
         if type(value) in (int, float):
             found[name] = float(value)
         elif isinstance(value, list):
-            found[name] = float(len(value))
+            tensors = bool(value) and isinstance(value[-1], Tensor) and value[-1].numel() > 1
+            found[f"{name}{TENSORS}" if tensors else name] = float(len(value))
         elif isinstance(value, Tensor) and value.numel() == 1 and value.device.type == "cpu":
             found[name] = float(value)
     for name, part in module.named_modules():

@@ -142,7 +142,7 @@ class FunctionWatch(TorchFunctionMode):
                 self._phase == "val" and not self._layers.training and kwargs.get("training", True)
             )
             self._take(name, args, kwargs | ({"line": _line_of_the_user()} if in_evaluation else {}), None)
-        elif name == "scaled_dot_product_attention":
+        elif name in ("scaled_dot_product_attention", "backward"):
             self._take(name, args, kwargs, None)
         elif name in ("view", "reshape") and isinstance(result, Tensor):
             if scrambles(tuple(args[0].shape), tuple(result.shape)):

@@ -108,6 +108,9 @@ class Observer:
             if number <= _UPDATES:
                 self.updates.compare_with_first()
                 self._note_norm()
+            if number in self.seen.watched:
+                losses = self._trainer.loop.step_facts().losses
+                self.seen.step_losses[number] = [float(loss) for loss, _ in losses]
             self.seen.epoch_ended |= number >= (self._trainer.steps_per_epoch or math.inf)
             if number <= _BUFFERS:
                 self._compare_buffers("train")

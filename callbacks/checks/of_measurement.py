@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from .attributes import UPDATES
+from .attributes import TENSORS, UPDATES
 from .finding import Evidence, check
 from .seen import FunctionCall, LossCall, Seen
 
@@ -157,14 +157,14 @@ def _is_row_and_column(shapes: list[tuple[int, ...]]) -> int:
 @check("broadcast-metric", at="validation")
 def comparison_of_a_row_and_a_column(seen: Seen) -> Iterator[Evidence]:
     """Predictions (N, 1) are compared with targets (N,), each with all others."""
+    batches = seen.batches.get("val", [])
+    targets = {one.shape for batch in batches for one in batch.targets.values()}
     for call in seen.calls_of("eq", "ne", "sub", phase="val"):
         size = _is_row_and_column([one.shape for one in call.inputs])
-        if not size or sum(one.from_batch for one in call.inputs) != 1:
+        if not size or call.inputs[0].memory == call.inputs[1].memory:
             continue
-        other = next(one for one in call.inputs if not one.from_batch)
-        if call.function != "sub" and not _is_a_guess(seen, call, other.shape):
-            continue
-        if call.function == "sub" and not _comes_from_a_layer(seen, call, other.shape):
+        guesses = [one.shape for one in call.inputs if one.shape not in targets]
+        if len(guesses) != 1 or not _is_a_guess(seen, call, guesses[0]):
             continue
         what = "subtracts" if call.function == "sub" else "compares"
         yield Evidence(
@@ -175,15 +175,12 @@ def comparison_of_a_row_and_a_column(seen: Seen) -> Iterator[Evidence]:
 
 
 def _is_a_guess(seen: Seen, call: FunctionCall, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor of that shape was made by a threshold, a rounding or an argmax in that step."""
+    """Whether the module gives outputs of (N, 1), or a threshold or an argmax gave this shape."""
+    if call.function == "sub":
+        outputs = [facts.output.shape for facts in seen.layers.values() if facts.output is not None]
+        return any(len(one) == 2 and one[1] == 1 for one in outputs)
     makers = seen.calls_of("gt", "ge", "lt", "round", "argmax", phase=call.phase)
     return any(one.result is not None and one.result.shape == shape for one in makers)
-
-
-def _comes_from_a_layer(seen: Seen, call: FunctionCall, shape: tuple[int, ...]) -> bool:
-    """Whether the module gives outputs of (N, 1), so that it is they that are compared."""
-    outputs = [facts.output.shape for facts in seen.layers.values() if facts.output is not None]
-    return any(len(one) == 2 and one[1] == 1 for one in outputs)
 
 
 @check("logits-as-probabilities", at="validation")
@@ -219,7 +216,8 @@ def _own_losses(seen: Seen) -> list[LossCall]:
 @check("argmax-axis", at="validation")
 def argmax_over_samples(seen: Seen) -> Iterator[Evidence]:
     """The argmax of outputs of (N, classes) goes over the samples."""
-    widths = {one.output.shape[1] for one in _own_losses(seen) if len(one.output.shape) == 2}
+    tables = [one.output.shape for one in _own_losses(seen) if len(one.output.shape) == 2]
+    widths = {shape[1] for shape in tables} if any(a != b for a, b in tables) else set()
     others = {tuple(one.output.shape[2:]) for one in _own_losses(seen) if len(one.output.shape) > 2}
     for call in seen.calls_of("argmax", phase="val"):
         given = call.inputs[0] if call.inputs else None
@@ -227,9 +225,13 @@ def argmax_over_samples(seen: Seen) -> Iterator[Evidence]:
             continue
         axis = call.options.get("dim", call.options.get("1", call.options.get("axis")))
         axis = axis % len(given.shape) if isinstance(axis, int) else None
-        flat = len(given.shape) == 2 and given.shape[1] in widths and given.shape[0] > 1
-        square = given.shape[0] == given.shape[-1]
-        if flat and not square and axis != 1:
+        if (
+            len(given.shape) == 2
+            and given.shape[0] > 1
+            and (
+                (given.shape[1] in widths and axis != 1) or (axis is None and _is_square(given.shape, seen))
+            )
+        ):
             what = "has no axis" if axis is None else "goes over the samples"
             yield Evidence(
                 f"argmax of outputs {given.shape} {what}, and classes are in axis 1", "argmax(dim=1)"
@@ -239,6 +241,12 @@ def argmax_over_samples(seen: Seen) -> Iterator[Evidence]:
                 f"argmax of outputs {given.shape} goes over axis {axis}, and classes are in axis 1",
                 "argmax(dim=1)",
             )
+
+
+def _is_square(shape: tuple[int, ...], seen: Seen) -> bool:
+    """Whether losses get such matrices too, of each sample with each."""
+    tables = [one.output.shape for one in _own_losses(seen) if len(one.output.shape) == 2]
+    return shape[0] == shape[1] and any(a == b for a, b in tables)
 
 
 def _classes(seen: Seen) -> set[int]:
@@ -269,7 +277,9 @@ _NO_MEANS = {
 @check("batch-means", at="validation", on_request=True)
 def means_of_batches(seen: Seen) -> Iterator[Evidence]:
     """A value whose mean over batches is not that of all samples is logged in validation steps."""
-    if len(seen.batches.get("val", ())) < 2:
+    own = [one for one in type(seen.module).__mro__ if not one.__module__.startswith("paceline")]
+    own_end = any("on_validation_end" in vars(one) for one in own)  # which logs what it has collected
+    if len(seen.batches.get("val", ())) < 2 or own_end:
         return
     objects = {
         word
@@ -300,12 +310,18 @@ def _grown(seen: Seen) -> dict[str, list[float]]:
 def metric_objects_that_go_on(seen: Seen) -> Iterator[Evidence]:
     """A metric object, or the two counts whose quotient a metric is, go on in each validation."""
     grown = _grown(seen)
+    batches = len(seen.batches.get("val", ()))
     for name, sizes in grown.items():
-        if name.endswith(UPDATES) and sizes[0] == 1:
+        if name.endswith(UPDATES) and sizes[1] - sizes[0] == batches:
             yield Evidence(
-                f"self.{name.removesuffix(UPDATES)} was not reset before the second validation: it had "
-                f"{sizes[1] - 1:.0f} batches of the first",
+                f"self.{name.removesuffix(UPDATES)} was not reset between two validations: it has "
+                f"{sizes[1] - 1:.0f} batches of earlier ones",
                 "log the object itself, or call its reset() when a validation starts",
+            )
+        elif name.endswith(TENSORS) and sizes[1] - sizes[0] == batches:
+            yield Evidence(
+                f"the list self.{name.removesuffix(TENSORS)} still has the tensors of earlier validations",
+                "empty it when a validation starts",
             )
     if len(seen.totals) < 2 or not grown:
         return

@@ -31,6 +31,7 @@ class TensorFacts:
         key: The same for one tensor object through a step.
         sample: The first values, at most 4096, on the CPU.
         origin: As ``made_by``, of the last node that did more than change the shape.
+        memory: Where its values lie; the same for its views.
     """
 
     shape: tuple[int, ...]
@@ -48,6 +49,7 @@ class TensorFacts:
     key: int
     sample: Tensor
     origin: str = ""
+    memory: int = 0
 
 
 @dataclass
@@ -185,6 +187,7 @@ class UpdateFacts:
         carried: How many of a few small gradients are the same tensor objects as at its last update: they
             were not zeroed, or in place.
         norm: The 2-norm of all its gradients as the optimizer got them.
+        backwards: From how many backwards they are; 0 if unknown.
         count: How many numbers these have.
         stale: Whether gradients were in it that an update was made with before: nobody had zeroed them.
         emptied: Whether the optimizer had lost its state since its last update.
@@ -197,6 +200,7 @@ class UpdateFacts:
     carried: int
     norm: float
     count: int = 0
+    backwards: int = 0
     stale: bool = False
     emptied: bool = False
 
@@ -275,6 +279,7 @@ class Seen:
         first_epoch: The epoch in which the fit began.
         epoch_ended: Whether an epoch of it is done.
         norms: The norm of the gradients before the Trainer clipped them, of the first steps.
+        step_losses: What training steps returned for each micro-batch, of watched steps.
         emptied: Steps before which an optimizer had lost its state.
         changed_buffers: Names of buffers that training steps have changed, and validation steps, by phase.
         monitors: Who watches which value, and which way it takes for better.
@@ -303,6 +308,7 @@ class Seen:
     first_epoch: int = 0
     epoch_ended: bool = False
     norms: list[float] = field(default_factory=list)
+    step_losses: dict[int, list[float]] = field(default_factory=dict)
     emptied: list[int] = field(default_factory=list)
     changed_buffers: dict[Phase, set[str]] = field(default_factory=dict)
     monitors: list[tuple[str, str, str]] = field(default_factory=list)

@@ -64,6 +64,7 @@ def facts_of(
         key=id(tensor),
         sample=first,
         origin=_origin(tensor),
+        memory=memory_of(tensor),
     )
 
 

@@ -38,7 +38,7 @@ class UpdateWatch:
         self._gradients: dict[int, dict[int, Tensor]] = {}
         self._names: dict[int, str] = {}
         self._fresh = FreshGradients()
-        self._had_state: set[int] = set()
+        self._ages: dict[int, float] = {}
         self._last_step = 0
 
     def take_parameters(self) -> None:
@@ -93,14 +93,13 @@ class UpdateWatch:
             self._seen.emptied.append(number)
 
     def _has_lost_state(self, optimizer: Any) -> bool:
-        lost = id(optimizer) in self._had_state and not getattr(optimizer, "state", True)
+        lost = _age_of(optimizer) < self._ages.get(id(optimizer), 0)
         if lost:
-            self._had_state.discard(id(optimizer))
+            self._ages.pop(id(optimizer))
         return lost
 
     def _note_state(self, optimizer: Any) -> None:
-        if getattr(optimizer, "state", None):
-            self._had_state.add(id(optimizer))
+        self._ages[id(optimizer)] = _age_of(optimizer)
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         try:
@@ -130,6 +129,7 @@ class UpdateWatch:
         facts_of_all.count = sum(g.numel() for g in gradients if g is not None)
         facts_of_all.emptied = self._has_lost_state(optimizer)
         facts_of_all.stale = self._fresh.is_stale(optimizer)
+        facts_of_all.backwards = self._fresh.backwards_of(optimizer)
         self._seen.updates.append(facts_of_all)
         if self._phase != "train":
             return
@@ -182,6 +182,7 @@ class FreshGradients:
         self._fresh: dict[int, Tensor] = {}
         self._since_others: dict[int, Tensor] = {}
         self._used: dict[int, Tensor] = {}
+        self._counts: dict[int, int] = {}
 
     def watch(self, optimizer: Any, parameters: Iterator[nn.Parameter]) -> list[Any]:
         """Watch the gradients of some of its parameters: the handles to stop it by."""
@@ -193,8 +194,14 @@ class FreshGradients:
 
     def _take(self, key: int, gradient: Tensor) -> None:
         new = gradient.detach().clone()
+        self._counts[key] = self._counts.get(key, 0) + 1
         for kept in (self._fresh, self._since_others):
             kept[key] = kept[key] + new if key in kept else new
+
+    def backwards_of(self, optimizer: Any) -> int:
+        """How many backwards gave it gradients since its last update."""
+        chosen = self._parameters.get(id(optimizer), ())
+        return max((self._counts.get(id(one), 0) for one in chosen), default=0)
 
     def is_stale(self, optimizer: Any) -> bool:
         """Before its update: whether gradients are in it that were there at an earlier update."""
@@ -218,6 +225,7 @@ class FreshGradients:
         own = self._parameters.get(id(optimizer), [])
         for one in own:
             self._fresh.pop(id(one), None)
+            self._counts.pop(id(one), None)
             if one.grad is not None:
                 self._used[id(one)] = one.grad.detach().clone()
             else:
@@ -228,7 +236,19 @@ class FreshGradients:
         """Keep no tensors."""
         for kept in (self._fresh, self._since_others, self._used):
             kept.clear()
+        self._counts.clear()
         self._parameters.clear()
+
+
+def _age_of(optimizer: Any) -> float:
+    """How many updates its state is of, or 1 where the state does not say; 0 without a state."""
+    state = getattr(optimizer, "state", None)
+    first = next(iter(state.values()), None) if state else None
+    if not isinstance(first, dict):
+        return float(bool(state))
+    age = first.get("step", 1.0)
+    on_cpu = not isinstance(age, Tensor) or age.device.type == "cpu"
+    return float(age) if on_cpu else 1.0
 
 
 def _cosines(parameters: list[nn.Parameter]) -> list[float]:

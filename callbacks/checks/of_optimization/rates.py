@@ -84,11 +84,27 @@ def _movement(facts: ParameterFacts) -> float:
     return median(facts.relative[1:] or [0.0])
 
 
+def _gain(parameter: torch.Tensor) -> float:
+    """By how much a layer of such weights enlarges what it gets: about 1 is usual."""
+    inputs = parameter[0].numel()
+    return float(parameter.detach().float().square().mean()) ** 0.5 * inputs**0.5
+
+
 @check("high-rate", at="steps")
 def weights_replaced_in_each_step(seen: Seen) -> Iterator[Evidence]:
     """Updates are as large as the weights, in most layers and steps."""
-    moved = [_movement(one) for one in _weights(seen).values() if len(one.relative) >= 8]
-    if seen.step >= 10 and moved and median(moved) > 0.4:
+    facts = [one for one in _weights(seen).values() if len(one.relative) >= 8]
+    moved = [_movement(one) for one in facts]
+    if seen.step < 10 or not facts:
+        return
+    first = median(one.relative[0] for one in facts)
+    grown = first > 1 and median(_gain(one.parameter) for one in facts) > 4
+    if grown and median(moved) > 0.1:
+        yield Evidence(
+            f"the first update is {first:.1f} times as large as the weights, and they have grown since",
+            "lower the learning rate",
+        )
+    elif median(moved) > 0.4:
         rate = max((max(one.rates, default=0.0) for one in seen.updates), default=0.0)
         yield Evidence(
             f"each update changes the weights by {100 * median(moved):.0f} % of their size, at a rate of "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..seen import Seen
 _MOST_STEPS = 3000
 _FACTORS = 400
 _FURTHER = 20
+_FAR = 40
 
 
 @dataclass
@@ -76,18 +78,20 @@ def _future(scheduler: Any, steps: int, other: int, by_epochs: bool) -> Future |
 
 def _rates(scheduler: Any, steps: int, horizon: int) -> tuple[list[float], int]:
     if isinstance(scheduler, lr_scheduler.LambdaLR):
-        points = sorted({*_spread(0, steps, _FACTORS), *_spread(steps, horizon, _FACTORS)})
-        rates = [
-            max(
-                float(b) * float(f(point))
-                for b, f in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
-            )
-            for point in points
-        ]
-        return rates, sum(point < steps for point in points)
+        within = _spread(0, steps, _FACTORS)
+        rates = [_rate_at(scheduler, point) for point in within]
+        with suppress(Exception):  # one that is made for the length of the run
+            for number in range(_FAR):
+                rates.append(_rate_at(scheduler, int(steps * 1.25**number)))
+        return rates, len(within)
     if type(scheduler).__module__ != lr_scheduler.__name__ or steps > _MOST_STEPS:
         raise TypeError(type(scheduler))
     return _stepped(scheduler, steps, min(horizon, _MOST_STEPS)), steps
+
+
+def _rate_at(scheduler: Any, step: int) -> float:
+    both = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+    return max(float(base) * float(factor(step)) for base, factor in both)
 
 
 def _spread(start: int, end: int, most: int) -> range:

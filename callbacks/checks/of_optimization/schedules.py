@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.optim import lr_scheduler
 
+from ....schedules import RateLR
 from ..finding import Evidence, check
 from ..seen import Seen
 from .schedule_future import Future, futures
@@ -108,7 +109,7 @@ def warmup_beyond_the_end(seen: Seen) -> Iterator[Evidence]:
             continue
         rises = all(b >= a for a, b in itertools.pairwise(inside)) and inside[-1] > 1.2 * inside[0]
         peak = max(later)
-        levels_off = later[-1] <= peak and later.index(peak) < len(later) - 1
+        levels_off = later.index(peak) < len(later) - 1 or isinstance(scheduler, RateLR)
         if rises and levels_off and inside[-1] < 0.9 * peak:
             yield Evidence(
                 f"the rate still rises when the run ends after {seen.trainer.total_steps} steps: it gets "

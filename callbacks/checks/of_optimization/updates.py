@@ -207,3 +207,43 @@ def teacher_that_never_follows(seen: Seen) -> Iterator[Evidence]:
             yield Evidence(
                 f"{name} has the form of {twin} and never changes", f"let it follow {twin} after each step"
             )
+
+
+@check("undivided-accumulation", at="steps")
+def divided_twice(seen: Seen) -> Iterator[Evidence]:
+    """The loss that a step returns is that of its batch divided by ``accumulate``, which divides too."""
+    count = seen.settings.get("accumulate") or 1
+    if not isinstance(count, int) or count < 2:
+        return
+    found = 0
+    for step, losses in seen.step_losses.items():
+        computed = [one.value for one in seen.losses_in("train") if one.step == step]
+        if len(computed) != len(losses) or not losses:
+            return
+        pairs = zip(computed, losses, strict=True)
+        if not all(a and abs(a / count - b) <= 1e-4 * abs(b) for a, b in pairs):
+            return
+        found += 1
+    if found >= 2:
+        yield Evidence(
+            f"training_step divides its loss by {count}, and so does accumulate={count}",
+            "return the loss undivided",
+        )
+
+
+@check("undivided-accumulation", at="steps", on_request=True)
+def gradients_added_up(seen: Seen) -> Iterator[Evidence]:
+    """Under manual optimization: an update adds the gradients of several mean losses."""
+    if getattr(seen.module, "automatic_optimization", True):
+        return
+    raw = {(one.step, one.result_key) for one in seen.losses_in("train") if one.result_key}
+    calls = [one for one in seen.calls_of("backward") if one.inputs]
+    plain = [one for one in calls if (one.step, one.inputs[0].key) in raw]
+    for optimizer in seen.trainer.optimizers:
+        counts = [one.backwards for one in _of_training(seen) if one.optimizer is optimizer]
+        if len(counts) >= 2 and min(counts) >= 3 and plain and len(plain) == len(calls):
+            yield Evidence(
+                f"an update adds the gradients of {counts[0]} backwards, none of whose losses is divided",
+                f"divide each loss by {counts[0]}",
+            )
+            return
