@@ -162,6 +162,7 @@ class ParameterFacts:
         alignment: The cosine between the gradient and the parameter itself at each update.
         gradient_norms: The 2-norm of its gradient at each update, clipped; 0 without one.
         relative: Its change over its size at each update, on a sample of its values.
+        size_left: The size of the sample at the end of the fit over that at its beginning.
         changed: Whether any of the sample has changed since the fit began.
     """
 
@@ -173,6 +174,7 @@ class ParameterFacts:
     gradient_norms: list[float] = field(default_factory=list)
     alignment: list[float] = field(default_factory=list)
     relative: list[float] = field(default_factory=list)
+    size_left: float = 1.0
     changed: bool = False
 
 

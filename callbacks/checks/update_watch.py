@@ -86,11 +86,15 @@ class UpdateWatch:
             facts = self._seen.parameters[name]
             if not facts.changed and (frozen or facts.parameter.requires_grad):
                 facts.changed = not torch.equal(first, _sample(facts.parameter))
+            if frozen and facts.parameter.requires_grad and bool(first.any()):
+                facts.size_left = float(_sample(facts.parameter).norm() / first.norm())
 
     def look_at_states(self, number: int) -> None:
         """Before a step: note optimizers that have lost their state."""
         if any(self._has_lost_state(one) for one in self._seen.trainer.optimizers):
             self._seen.emptied.append(number)
+        for one in self._seen.trainer.optimizers:
+            self._note_state(one)
 
     def _has_lost_state(self, optimizer: Any) -> bool:
         lost = _age_of(optimizer) < self._ages.get(id(optimizer), 0)

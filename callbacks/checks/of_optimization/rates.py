@@ -99,7 +99,7 @@ def weights_replaced_in_each_step(seen: Seen) -> Iterator[Evidence]:
         return
     first = median(one.relative[0] for one in facts)
     grown = first > 1 and median(_gain(one.parameter) for one in facts) > 4
-    if grown and median(moved) > 0.1:
+    if grown:
         yield Evidence(
             f"the first update is {first:.1f} times as large as the weights, and they have grown since",
             "lower the learning rate",
@@ -184,11 +184,37 @@ def decay_outweighs_gradients(seen: Seen) -> Iterator[Evidence]:
                 for one in facts
                 if len(one.gradient_norms) >= 3
             ]
-            if decay >= 0.05 and parts and median(parts) > 3:
+            if parts and ((decay >= 0.05 and median(parts) > 3) or (decay >= 0.2 and median(parts) > 0.5)):
                 yield Evidence(
-                    f"weight_decay={decay:g} adds {median(parts):.0f} times the gradients to them",
+                    f"weight_decay={decay:g} adds {median(parts):.1g} times the gradients to them",
                     "lower the weight decay: 1e-4 is usual where it is added to gradients",
                 )
+
+
+@check("heavy-decay", at="end")
+def weights_shrink(seen: Seen) -> Iterator[Evidence]:
+    """Weights end far smaller than they began, and decay or a penalty on them is what gradients follow."""
+    facts = list(_weights(seen).values())
+    if len(facts) < 2 or seen.step < 10:
+        return
+    left = median(one.size_left for one in facts)
+    decays = [
+        float(group.get("weight_decay") or 0)
+        for optimizer in seen.trainer.optimizers
+        for group in optimizer.param_groups
+    ]
+    if max(decays) >= 0.05 and left < 0.6:
+        yield Evidence(
+            f"weights have {100 * left:.0f} % of their first size after {seen.step} steps, with "
+            f"weight_decay={max(decays):g}",
+            "lower the weight decay",
+        )
+    elif max(decays) == 0 and left < 0.5 and all(median(one.alignment or [0.0]) > 0.4 for one in facts):
+        yield Evidence(
+            f"weights have {100 * left:.0f} % of their first size after {seen.step} steps, and gradients "
+            "point along them",
+            "give the penalty on weights a small factor, such as 1e-4",
+        )
 
 
 @check("heavy-decay", at="steps")
