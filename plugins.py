@@ -1,4 +1,4 @@
-"""Callbacks, loggers, strategies and checks of other packages, by entry point; imported when they are named."""
+"""Callbacks, loggers, strategies and checks of other packages, by entry point; imported when named."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GROUPS = {
     "strategy": "paceline.strategies",
     "checks": "paceline.checks",
 }
-"""The group of entry points for each argument of the Trainer that takes their names; ``Checks(add=...)``."""
+"""The group of entry points for each argument of the Trainer, and for ``Checks(add=...)``."""
 # Stated here again for the command line, which has no torch and so no strategies.
 BUILT_IN_STRATEGIES = (
     "auto",

@@ -310,7 +310,7 @@ def listed(capsys, *arguments):
 
 
 def test_the_command_says_where_nothing_is_installed(capsys):
-    assert "no package with callbacks, loggers, strategies or checks for paceline is installed" in listed(capsys)
+    says(listed(capsys), "no package with callbacks, loggers, strategies or checks for paceline is")
     assert json.loads(listed(capsys, "--json")) == []
 
 

@@ -58,6 +58,8 @@ class Observer:
             weights = trainer.strategy.weights
             self.seen.own_weights = all(p.numel() and not weights.is_sharded(p) for p in parameters)
             known = {id(p) for p in parameters}
+            named = self.seen.module.named_modules()
+            self.seen.asleep = {name for name, part in named if not part.training}
             known |= {id(p) for one in trainer.optimizers for p in parameters_of(one)}
             self.seen.fits = _count_fit(trainer)
             self.seen.monitors = list(monitors_of(trainer))

@@ -20,7 +20,9 @@ _FIRST_STEPS = 10
 @check("eval-mode-in-training", at="steps")
 def trained_in_eval_mode(seen: Seen) -> Iterator[Evidence]:
     """Weights are trained in a part that is in eval mode, with dropout or batch norm inside."""
-    found = [name for name in _asleep(seen.module) if _was_called(seen, name)]
+    asleep = [name for name in _asleep(seen.module) if _was_called(seen, name)]
+    # A part that a hook puts into eval mode is meant; the whole model is not.
+    found = [name for name in asleep if name in seen.asleep or _is_all_that_trains(seen.module, name)]
     if found:
         names = listed([name or type(seen.module).__name__ for name in found], _MOST_NAMES)
         yield Evidence(
@@ -51,11 +53,12 @@ def _asleep(module: nn.Module) -> list[str]:
         own_train = kept or type(part).train is not nn.Module.train
         if part.training or inside or own_train or next(part.children(), None) is None:
             continue
-        behaves = any(_differs(one) for one in part.modules() if not one.training)
-        trained = [
-            p for one in part.modules() if not isinstance(one, NORMS) for p in one.parameters(recurse=False)
-        ]
-        if behaves and any(p.requires_grad for p in trained):
+        trained = sum(p.numel() for p in part.parameters() if p.requires_grad)
+        norms = {id(p) for one in part.modules() if isinstance(one, NORMS) for p in one.parameters()}
+        more = any(p.requires_grad and id(p) not in norms for p in part.parameters())
+        # Adapters in a frozen network are trained in its eval mode.
+        mostly = 2 * trained >= sum(p.numel() for p in part.parameters())
+        if more and mostly and any(_differs(one) for one in part.modules() if not one.training):
             found.append(name)
     return found
 
@@ -66,7 +69,12 @@ def _differs(part: nn.Module) -> bool:
         return float(getattr(part, "p", getattr(part, "dropout", 0.0))) > 0
     if isinstance(part, nn.MultiheadAttention):
         return part.dropout > 0
-    return isinstance(part, NORMS)
+    return isinstance(part, NORMS) and (not part.affine or part.weight.requires_grad)
+
+
+def _is_all_that_trains(module: nn.Module, name: str) -> bool:
+    inside = {id(p) for p in module.get_submodule(name).parameters()}
+    return all(id(p) in inside for p in module.parameters() if p.requires_grad)
 
 
 def _was_called(seen: Seen, name: str) -> bool:

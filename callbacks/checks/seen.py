@@ -277,11 +277,11 @@ class Seen:
             several ranks, and a check, which runs on one, must not read their values.
         watched: Steps whose functions and layers were watched; none where they cannot be.
         values: Metrics of each validation of the fit, in order.
+        asleep: Submodules that were in eval mode before the first step.
         step_losses: What the training steps returned, by watched step: one number for each micro-batch.
         first_epoch: The epoch in which the fit began.
         epoch_ended: Whether an epoch of it is done.
         norms: The norm of the gradients before the Trainer clipped them, of the first steps.
-        step_losses: What training steps returned for each micro-batch, of watched steps.
         emptied: Steps before which an optimizer had lost its state.
         changed_buffers: Names of buffers that training steps have changed, and validation steps, by phase.
         monitors: Who watches which value, and which way it takes for better.
@@ -306,11 +306,11 @@ class Seen:
     own_weights: bool = True
     watched: set[int] = field(default_factory=set)
     values: list[dict[str, float]] = field(default_factory=list)
+    asleep: set[str] = field(default_factory=set)
     step_losses: dict[int, list[float]] = field(default_factory=dict)
     first_epoch: int = 0
     epoch_ended: bool = False
     norms: list[float] = field(default_factory=list)
-    step_losses: dict[int, list[float]] = field(default_factory=dict)
     emptied: list[int] = field(default_factory=list)
     changed_buffers: dict[Phase, set[str]] = field(default_factory=dict)
     monitors: list[tuple[str, str, str]] = field(default_factory=list)
