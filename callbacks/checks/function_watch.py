@@ -98,17 +98,6 @@ class FunctionWatch(TorchFunctionMode):
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._handle.remove()
             self._batch_memory = {}
-            self._note_losses()
-
-    def _note_losses(self) -> None:
-        """What the training steps have returned."""
-        if self._phase != "train":
-            return
-        try:
-            losses = self._seen.trainer.loop.step_facts().losses
-            self._seen.step_losses[self._step] = [float(loss) for loss, _ in losses]
-        except Exception as error:
-            self._failed(error)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
