@@ -117,8 +117,9 @@ class FunctionWatch(TorchFunctionMode):
     def _look(self, name: str, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         if hasattr(result, "to_local"):  # split over ranks, which would all have to look at it
             return
-        for one in _flat(args) if self._known is not None else ():
-            if one.requires_grad and one.is_leaf and id(one) not in self._known:
+        known = self._known
+        for one in _flat(args) if known is not None else ():
+            if one.requires_grad and one.is_leaf and known is not None and id(one) not in known:
                 self._meet(one, result)
         if _is_in_place(name, kwargs) and args and isinstance(args[0], Tensor):
             self._layers.forget(args[0])

@@ -239,7 +239,8 @@ def wider_layer_between_two(seen: Seen) -> Iterator[Evidence]:
         widest, start = first.out_features, before
         for _ in pairs:  # back to the first of them
             start = pairs.get(start, start)
-            first = seen.module.get_submodule(start)
+            earlier = _part(seen, start)
+            first = earlier if isinstance(earlier, nn.Linear) else first
             widest = max(widest, first.out_features)
         if widest > max(first.in_features, two.out_features):
             yield Evidence(

@@ -136,7 +136,8 @@ def _grows(one: tuple[int, ...], two: tuple[int, ...]) -> bool:
     """Whether two shapes make a larger one together than either has."""
     width = max(len(one), len(two))
     padded = [(1,) * (width - len(shape)) + shape for shape in (one, two)]
-    return math.prod(max(pair) for pair in zip(*padded, strict=True)) > max(math.prod(one), math.prod(two))
+    together = math.prod(max(pair) for pair in zip(*padded, strict=True))
+    return bool(together > max(math.prod(one), math.prod(two)))
 
 
 def _pairs(what: str, one: tuple[int, ...], two: tuple[int, ...]) -> Evidence:

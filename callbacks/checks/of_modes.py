@@ -68,7 +68,7 @@ def _differs(part: nn.Module) -> bool:
     if isinstance(part, _DROPOUTS):
         return float(getattr(part, "p", getattr(part, "dropout", 0.0))) > 0
     if isinstance(part, nn.MultiheadAttention):
-        return part.dropout > 0
+        return bool(part.dropout > 0)
     return isinstance(part, NORMS) and (not part.affine or part.weight.requires_grad)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from statistics import median
 from typing import Any
@@ -87,7 +88,7 @@ def _movement(facts: ParameterFacts) -> float:
 def _gain(parameter: torch.Tensor) -> float:
     """By how much a layer of such weights enlarges what it gets: about 1 is usual."""
     inputs = parameter[0].numel()
-    return float(parameter.detach().float().square().mean()) ** 0.5 * inputs**0.5
+    return math.sqrt(float(parameter.detach().float().square().mean()) * inputs)
 
 
 @check("high-rate", at="steps")
@@ -98,7 +99,7 @@ def weights_replaced_in_each_step(seen: Seen) -> Iterator[Evidence]:
     if seen.step < 10 or not facts:
         return
     first = median(one.relative[0] for one in facts)
-    grown = first > 1 and median(_gain(one.parameter) for one in facts) > 4
+    grown = seen.own_weights and first > 1 and median(_gain(one.parameter) for one in facts) > 4
     if grown:
         yield Evidence(
             f"the first update is {first:.1f} times as large as the weights, and they have grown since",
