@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dis
+import ast
 import inspect
+import textwrap
 from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
@@ -68,18 +69,23 @@ def _names_in(code: CodeType) -> set[str]:
 
 def constant_seeds(function: Any) -> Iterator[tuple[str, int]]:
     """Calls that seed a generator with a number that is written in the code."""
-    code = _code_of(function)
-    if code is None:
+    if _code_of(function) is None:
         return
-    steps = [one for one in dis.get_instructions(code) if one.opname not in ("CACHE", "PRECALL", "NOP")]
-    for index, one in enumerate(steps):
-        if not one.opname.startswith("CALL") or one.arg != 1 or index < 2:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+    except (OSError, TypeError, SyntaxError):  # there is no file, or the lines are no whole statement
+        return
+    for call in ast.walk(tree):
+        if (
+            not isinstance(call, ast.Call)
+            or len(call.args) != 1
+            or not isinstance(call.args[0], ast.Constant)
+        ):
             continue
-        given, called = steps[index - 1], steps[index - 2]
-        if given.opname.startswith("LOAD_CONST") and type(given.argval) is int:
-            name = str(called.argval).rpartition(".")[2]
-            if name in _SEEDERS:
-                yield name, given.argval
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        seed = call.args[0].value
+        if name in _SEEDERS and isinstance(seed, int):
+            yield name, seed
 
 
 def draws_random_numbers(function: Any) -> bool:
