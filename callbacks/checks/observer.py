@@ -14,7 +14,7 @@ from .attributes import monitors_of, numbers_of
 from .function_watch import FunctionWatch
 from .layer_watch import LayerWatch
 from .seen import LayerFacts, Phase, Seen
-from .tensor_facts import batch_facts
+from .tensor_facts import batch_facts, memory_of, tensors_in
 from .update_watch import UpdateWatch, parameters_of
 
 _UPDATES = 10
@@ -49,6 +49,7 @@ class Observer:
         self.seen.first_epoch = trainer.epoch
         self._buffers: dict[str, Tensor] = {}
         self._is_fit_validation = False
+        self._marked = (0, 0)  # losses and calls of which it is known what the batch gave
         self.updates = UpdateWatch(self.seen, self._fail)
         self.layers = LayerWatch(self.seen, self._fail)
         known: set[int] | None = set()
@@ -118,6 +119,8 @@ class Observer:
                 self._compare_buffers("train")
             new = self._logged() - self.seen.logged.get("val", set())
             self.seen.logged.setdefault("train", set()).update(new)
+            if number == 1:
+                self.seen.logged_first = new
             self.notes_more = number < self.NOTED[-1]
         except Exception as error:
             self._fail(error)
@@ -127,6 +130,7 @@ class Observer:
         if not self.looks:
             return
         self.in_validation, self._is_fit_validation = True, not sanity
+        self._marked = (len(self.seen.losses), len(self.seen.calls))
         self.updates.begin("val")
         if sanity and self._watches:  # of which nothing is kept: watched layers may compute otherwise
             self.layers.begin("val")
@@ -191,9 +195,19 @@ class Observer:
             known = frozenset(self.functions.targets)
             with self.layers.taking_notes():
                 noted.append(batch_facts(batch, number, known, light=number >= _UPDATES))
-            self.functions.take_batch((batch,))
+            self._mark(batch)
+            self.functions.take_batch(())
         except Exception as error:
             self._fail(error)
+
+    def _mark(self, batch: Any) -> None:
+        """Say of what a validation or test step has called which tensors are those of its batch."""
+        lies = {memory_of(one) for _, one in tensors_in(batch)} - {0}
+        losses, calls = self.seen.losses[self._marked[0] :], self.seen.calls[self._marked[1] :]
+        facts = [one for loss in losses for one in (loss.output, loss.target)]
+        for one in (*facts, *(given for call in calls for given in call.inputs)):
+            one.from_batch = one.memory in lies
+        self._marked = (len(self.seen.losses), len(self.seen.calls))
 
     def end_fit(self) -> None:
         """After the last step."""

@@ -27,6 +27,8 @@ def validation_name_in_training(seen: Seen) -> Iterator[Evidence]:
     """A training step logs a value under the name of validation."""
     for name in sorted(seen.logged.get("train", ())):
         phase, _, rest = name.partition("/")
+        if phase != "train" and name not in seen.logged_first:
+            continue  # a callback may have measured it
         first = _words(rest if phase == "train" else phase)[:1]
         if first and first[0] in ("val", "validation", "test") and rest:
             yield Evidence(

@@ -275,6 +275,7 @@ class Seen:
         logged: Full names of metrics that training steps have logged, and validations, by phase.
         own_weights: Whether steps compute with the parameters of the module themselves. Else parts lie on
             several ranks, and a check, which runs on one, must not read their values.
+        logged_first: Those that the first step has logged, before anything else could.
         watched: Steps whose functions and layers were watched; none where they cannot be.
         values: Metrics of each validation of the fit, in order.
         asleep: Submodules that were in eval mode before the first step.
@@ -304,6 +305,7 @@ class Seen:
     strangers: list[Stranger] = field(default_factory=list)
     logged: dict[Phase, set[str]] = field(default_factory=dict)
     own_weights: bool = True
+    logged_first: set[str] = field(default_factory=set)
     watched: set[int] = field(default_factory=set)
     values: list[dict[str, float]] = field(default_factory=list)
     asleep: set[str] = field(default_factory=set)

@@ -147,8 +147,11 @@ _EXACT = (torch.float32, torch.float64)
 @check("split-shift", at="validation")
 def words_numbered_by_themselves(seen: Seen) -> Iterator[Evidence]:
     """Tokens of validation are numbered in the order in which they come there."""
-    for place, facts in (seen.batches.get("val") or [_NO_BATCH])[0].inputs.items():
-        if len(facts.shape) != 2 or not facts.dtype.startswith(("int", "uint")):
+    batch = (seen.batches.get("val") or [_NO_BATCH])[0]
+    rows = len(batch.rows)
+    for place, facts in batch.inputs.items():
+        whole = facts.dtype.startswith(("int", "uint"))
+        if len(facts.shape) != 2 or not whole or not 8 <= facts.shape[0] == rows:
             continue
         tokens = facts.sample.tolist()
         first = list(dict.fromkeys(tokens))
