@@ -22,6 +22,7 @@ from torch.utils.data import (
 )
 
 from ..seen import Seen
+from ..tensor_facts import memory_of
 
 
 @dataclass
@@ -109,23 +110,27 @@ def shared_samples(one: Source, other: Source) -> int:
     if one.base is other.base:
         own = one.indices if isinstance(one.indices, range) else set(map(int, one.indices))
         return sum(int(index) in own for index in other.indices)
-    mine, others = _rows_of(one), _rows_of(other)
-    return len(set(mine) & set(others)) if mine and others else 0
+    mine, others = _table_of(one), _table_of(other)
+    if mine is None or others is None:
+        return 0
+    step = mine.stride(0)
+    apart = others.storage_offset() - mine.storage_offset()
+    if memory_of(mine) != memory_of(others) or step != others.stride(0) or apart % step:
+        return 0
+    apart //= step
+    if isinstance(one.indices, range) and isinstance(other.indices, range):
+        return max(0, min(len(mine), len(others) + apart) - max(0, apart))
+    own = set(map(int, one.indices))
+    return sum(int(index) + apart in own for index in other.indices)
 
 
-def _rows_of(source: Source) -> list[int]:
-    """The addresses of the rows of a TensorDataset's first tensor; none where they cannot be told apart."""
+def _table_of(source: Source) -> Tensor | None:
+    """The first tensor of a TensorDataset, where its rows lie apart from each other."""
     base = source.base
-    if not isinstance(base, TensorDataset) or not base.tensors:
-        return []
-    first = base.tensors[0]
-    if first.layout is not torch.strided or first.dim() == 0 or not first.numel():
-        return []
-    step = first.stride(0) * first.element_size()
-    if step < first[0].numel() * first.element_size():  # rows that overlap, or are one
-        return []
-    start = first.data_ptr()
-    return [start + step * int(index) for index in source.indices]
+    first = base.tensors[0] if isinstance(base, TensorDataset) and base.tensors else None
+    if first is None or first.layout is not torch.strided or first.dim() == 0 or not first.numel():
+        return None
+    return first if first.stride(0) >= first[0].numel() else None
 
 
 def targets_of(dataset: Any) -> Tensor | None:

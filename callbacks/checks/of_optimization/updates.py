@@ -241,7 +241,7 @@ def gradients_added_up(seen: Seen) -> Iterator[Evidence]:
     plain = [one for one in calls if (one.step, one.inputs[0].key) in raw]
     for optimizer in seen.trainer.optimizers:
         counts = [one.backwards for one in _of_training(seen) if one.optimizer is optimizer]
-        if len(counts) >= 2 and min(counts) >= 3 and plain and len(plain) == len(calls):
+        if counts and min(counts) >= 3 and plain and len(plain) == len(calls):
             yield Evidence(
                 f"an update adds the gradients of {counts[0]} backwards, none of whose losses is divided",
                 f"divide each loss by {counts[0]}",
