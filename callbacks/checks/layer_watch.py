@@ -19,6 +19,7 @@ SEQUENTIAL = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
 """Layers over sequences, which say whether the batch is the first axis."""
 _KEPT = (nn.Sequential, nn.Identity)  # what they return is another layer's output
 _SAMPLE = 256
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from .attributes import TENSORS, UPDATES
 from .finding import Evidence, check
+from .layer_watch import DROPOUTS, NORMS
 from .seen import FunctionCall, LossCall, Seen
 
 _LOW = {"loss", "losses", "error", "perplexity", "ppl", "mse", "rmse", "mae", "nll", "bpc", "wer", "cer"}
@@ -73,8 +74,7 @@ def monitor_goes_the_wrong_way(seen: Seen) -> Iterator[Evidence]:
 
 
 def _depends_on_mode(part: nn.Module) -> bool:
-    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
-    return isinstance(part, kinds) and getattr(part, "p", 1.0) > 0
+    return isinstance(part, (*DROPOUTS, *NORMS)) and getattr(part, "p", 1.0) > 0
 
 
 @check("validation-mode", at="validation")

@@ -8,11 +8,10 @@ from torch import nn
 
 from ...errors import listed
 from .finding import Evidence, check
-from .layer_watch import NORMS
+from .layer_watch import DROPOUTS, NORMS
 from .seen import ParameterFacts, Seen
 
 _MOST_NAMES = 3
-_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.RNNBase)
 _ENOUGH_UPDATES = 3
 _FIRST_STEPS = 10
 
@@ -65,7 +64,7 @@ def _asleep(module: nn.Module) -> list[str]:
 
 def _differs(part: nn.Module) -> bool:
     """Whether eval mode makes a part compute otherwise."""
-    if isinstance(part, _DROPOUTS):
+    if isinstance(part, (*DROPOUTS, nn.RNNBase)):
         return float(getattr(part, "p", getattr(part, "dropout", 0.0))) > 0
     if isinstance(part, nn.MultiheadAttention):
         return bool(part.dropout > 0)
