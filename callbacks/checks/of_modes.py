@@ -20,8 +20,7 @@ _FIRST_STEPS = 10
 def trained_in_eval_mode(seen: Seen) -> Iterator[Evidence]:
     """Weights are trained in a part that is in eval mode, with dropout or batch norm inside."""
     asleep = [name for name in _asleep(seen.module) if _was_called(seen, name)]
-    # A part that a hook puts into eval mode is meant; the whole model is not.
-    found = [name for name in asleep if name in seen.asleep or _is_all_that_trains(seen.module, name)]
+    found = [name for name in asleep if name in seen.asleep or not _is_meant(seen, name)]
     if found:
         names = listed([name or type(seen.module).__name__ for name in found], _MOST_NAMES)
         yield Evidence(
@@ -71,9 +70,18 @@ def _differs(part: nn.Module) -> bool:
     return isinstance(part, NORMS) and (not part.affine or part.weight.requires_grad)
 
 
-def _is_all_that_trains(module: nn.Module, name: str) -> bool:
-    inside = {id(p) for p in module.get_submodule(name).parameters()}
-    return all(id(p) in inside for p in module.parameters() if p.requires_grad)
+def _is_meant(seen: Seen, name: str) -> bool:
+    """Whether a hook puts this part, and not all that is trained, into eval mode before its first call."""
+    inside = {id(p) for p in seen.module.get_submodule(name).parameters()}
+    is_all = all(id(p) in inside for p in seen.module.parameters() if p.requires_grad)
+    return not is_all and not any({True, False} <= modes for modes in _modes_inside(seen, name))
+
+
+def _modes_inside(seen: Seen, name: str) -> list[set[bool]]:
+    begin = f"{name}." if name else ""
+    return [
+        facts.modes.get("train", set()) for one, facts in seen.layers.items() if f"{one}.".startswith(begin)
+    ]
 
 
 def _was_called(seen: Seen, name: str) -> bool:
@@ -82,10 +90,7 @@ def _was_called(seen: Seen, name: str) -> bool:
     if not seen.watched:
         inside = [facts for one, facts in seen.parameters.items() if one.startswith(begin)]
         return seen.step <= _FIRST_STEPS and any(facts.gradients for facts in inside)
-    modes = [
-        facts.modes.get("train", set()) for one, facts in seen.layers.items() if f"{one}.".startswith(begin)
-    ]
-    return any(False in one for one in modes)
+    return any(False in modes for modes in _modes_inside(seen, name))
 
 
 @check("frozen-norms-move", at="steps", on_request=True)
