@@ -193,19 +193,11 @@ class LoopView(Protocol):
 
     @property
     def data(self) -> dict[str, Any]:
-        """The data of the fit as it was given, by ``"train"`` and ``"val"``, or ``"val/NAME"`` of several.
-
-        Raises:
-            PacelineError: outside of a fit.
-        """
+        """The data of the fit as it was given, by ``"train"`` and ``"val"``, or ``"val/NAME"`` of several."""
 
     @property
     def schedules(self) -> list[Any]:
-        """The learning rate schedules: each has ``scheduler``, ``interval``, ``frequency``, ``monitor``.
-
-        Raises:
-            PacelineError: outside of a fit.
-        """
+        """The learning rate schedules: each has ``scheduler``, ``interval``, ``frequency``, ``monitor``."""
 
     @property
     def progress_bar_names(self) -> list[str]:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...common.argument_checks import SWITCH_OR_TEXTS, check_arguments
-from ...errors import PacelineError, nearest
+from ...errors import PacelineError, nearest, shown
 from ...plugins import load
 from ..base import Callback
+from ..loggers.json_lines import JSONLogger
 from ..loggers.series import FOUND
 from .finding import Check, Finding, Moment
 from .observer import Observer
@@ -56,7 +57,15 @@ class Checks(Callback):
         self, skip: bool | str | Sequence[str] = False, add: str | Check | Sequence[str | Check] = ()
     ) -> None:
         check_arguments("Checks", skip=(skip, SWITCH_OR_TEXTS))
-        added = [add] if isinstance(add, (str, Check)) else list(add)
+        added = [add] if isinstance(add, (str, Check)) else add
+        if not isinstance(added, (list, tuple)) or not all(isinstance(one, (str, Check)) for one in added):
+            raise PacelineError(
+                "Checks: add takes checks",
+                code="invalid-arguments",
+                got=shown(add, 60),
+                allowed="what paceline.callbacks.checks.check makes of a function, the name of an entry "
+                "point, or several in a list",
+            )
         self._added = [load("checks", one, Check) if isinstance(one, str) else one for one in added]
         self.is_off = skip is True
         names = () if isinstance(skip, bool) else (skip,) if isinstance(skip, str) else skip
@@ -153,8 +162,20 @@ class Checks(Callback):
             return
         for one in found:
             trainer.log_line(one.lines)
-        if trainer.stage == "fit":
-            trainer.publish({FOUND + one.name: 1.0 for one in found})
+        if trainer.stage == "fit" and trainer.is_global_zero:
+            self._write(trainer, found)
+
+    def _write(self, trainer: TrainerView, found: list[Finding]) -> None:
+        """Add a row to ``metrics.jsonl`` alone: no metric of the run, which a resumed one would lack."""
+        row: dict[str, float] = {
+            "step": trainer.global_step,
+            "epoch": trainer.epoch,
+            "time": round(trainer.counters.seconds(), 3),
+            "samples": trainer.counters.samples,
+        }
+        for one in trainer.callbacks:
+            if isinstance(one, JSONLogger):
+                one.write(row | {FOUND + finding.name: 1.0 for finding in found})
 
     def _look(self, trainer: TrainerView, moment: Moment) -> list[Finding]:
         observer = self._observer

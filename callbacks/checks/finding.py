@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from .seen import Seen
+from .seen import Seen
 
 Moment = Literal["start", "steps", "validation", "test", "end"]
 
@@ -60,7 +59,7 @@ class Finding:
         )
 
 
-Look = Callable[["Seen"], Iterable[Evidence]]
+Look = Callable[[Seen], Iterable[Evidence]]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,12 @@ SEQUENTIAL = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
 _KEPT = (nn.Sequential, nn.Identity)  # what they return is another layer's output
 _SAMPLE = 256
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+CONVOLUTIONS = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
+INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+ALL_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, *NORMS, *INSTANCE_NORMS)
 
 
 class LayerWatch:
@@ -81,7 +86,7 @@ class LayerWatch:
         if self._handles:
             return
         module = self._seen.module
-        self.has_channels_first = any(isinstance(part, _CONVOLUTIONS) for part in module.modules())
+        self.has_channels_first = any(isinstance(part, CONVOLUTIONS) for part in module.modules())
         for name, part in module.named_modules():
             if name and not isinstance(part, torch.jit.ScriptModule):
                 self._handles.append(part.register_forward_pre_hook(partial(self._enter, name)))

@@ -186,8 +186,6 @@ class UpdateFacts:
         optimizer: Whose.
         phase, step: When.
         rates: The learning rate of each parameter group.
-        carried: How many of a few small gradients are the same tensor objects as at its last update: they
-            were not zeroed, or in place.
         norm: The 2-norm of all its gradients as the optimizer got them.
         backwards: From how many backwards they are; 0 if unknown.
         count: How many numbers these have.
@@ -199,7 +197,6 @@ class UpdateFacts:
     phase: Phase
     step: int
     rates: list[float]
-    carried: int
     norm: float
     count: int = 0
     backwards: int = 0

@@ -18,7 +18,6 @@ from .seen import ParameterFacts, Phase, Seen, UpdateFacts
 
 _SAMPLE = 256
 _MOST_UPDATES = 200
-_HELD, _HELD_SIZE = 8, 65536
 
 
 class UpdateWatch:
@@ -35,7 +34,6 @@ class UpdateWatch:
         self._phase: Phase = "train"
         self._before: dict[str, Tensor] = {}
         self._first: dict[str, Tensor] = {}
-        self._gradients: dict[int, dict[int, Tensor]] = {}
         self._names: dict[int, str] = {}
         self._fresh = FreshGradients()
         self._ages: dict[int, float] = {}
@@ -77,7 +75,6 @@ class UpdateWatch:
         self.end()
         self._before.clear()
         self._first.clear()
-        self._gradients.clear()
         self._fresh.clear()
 
     def compare_with_first(self, frozen: bool = False) -> None:
@@ -117,19 +114,13 @@ class UpdateWatch:
             return
         step, parameters = self._seen.step + 1, list(parameters_of(optimizer))
         gradients = [p.grad for p in parameters]
-        # Not zeroed, a gradient is the same object. A few small ones are held, so that none is made in
-        # the place of one that was dropped.
-        held = self._gradients.get(id(optimizer), {})
-        carried = sum(gradients[i] is old for i, old in held.items() if i < len(gradients))
-        small = [(i, g) for i, g in enumerate(gradients) if g is not None and g.numel() <= _HELD_SIZE]
-        self._gradients[id(optimizer)] = dict(small[:_HELD])
         norms = [None if g is None else _norm(g) for g in gradients]
         known = [n for n in norms if n is not None]
         numbers = iter(torch.stack(known).tolist() if known else [])
         values = [None if n is None else next(numbers) for n in norms]
         norm = sum(v * v for v in values if v is not None) ** 0.5
         rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
-        facts_of_all = UpdateFacts(optimizer, self._phase, step, rates, carried, norm)
+        facts_of_all = UpdateFacts(optimizer, self._phase, step, rates, norm)
         facts_of_all.count = sum(g.numel() for g in gradients if g is not None)
         facts_of_all.emptied = self._has_lost_state(optimizer)
         facts_of_all.stale = self._fresh.is_stale(optimizer)

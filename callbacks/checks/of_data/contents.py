@@ -8,10 +8,10 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from ..finding import Evidence, check
+from ..layer_watch import ALL_NORMS, CONVOLUTIONS
 from ..seen import Seen, TensorFacts
 
-_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
-_WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.modules.rnn.RNNBase)
+_WEIGHTED = (nn.Linear, *CONVOLUTIONS, nn.RNNBase)
 
 
 class Given(NamedTuple):
@@ -35,7 +35,7 @@ def _given(seen: Seen) -> Iterator[Given]:
         ((facts.order, name) for name, facts in seen.layers.items() if facts.first_input is not None),
     )
     known = [(name, parts[name]) for _, name in called if name in parts]
-    if not batches or not known or any(isinstance(part, _NORMS) for _, part in known[:2]):
+    if not batches or not known or any(isinstance(part, ALL_NORMS) for _, part in known[:2]):
         return
     for place, one in batches[0].inputs.items():
         for name, part in known:

@@ -8,10 +8,10 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..finding import Evidence, check
+from ..layer_watch import ALL_NORMS
 from ..seen import ParameterFacts, Seen
 from .schedule_future import futures
 
@@ -231,11 +231,10 @@ def penalty_outweighs_the_loss(seen: Seen) -> Iterator[Evidence]:
 
 
 def _norm_weights(seen: Seen) -> set[int]:
-    norms = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
     return {
         id(part.weight)
         for part in seen.module.modules()
-        if isinstance(part, norms) and getattr(part, "weight", None) is not None
+        if isinstance(part, ALL_NORMS) and getattr(part, "weight", None) is not None
     }
 
 
