@@ -14,8 +14,6 @@ from paceline.commands import (
     chat,
     checkpoint,
     compare,
-    config,
-    config_init,
     doctor,
     environment,
     estimate,
@@ -26,6 +24,7 @@ from paceline.commands import (
     recipes,
     train,
 )
+from paceline.commands.config import init, inspection
 from paceline.commands.targets import WithSettings
 from paceline.errors import (
     PacelineError,
@@ -128,7 +127,12 @@ _GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
     ),
     "config": (
         "Configurations: write one, show where values come from, check them, print their schema.",
-        {"init": config_init.init, "show": config.show, "check": config.check, "schema": config.schema},
+        {
+            "init": init.init,
+            "show": inspection.show,
+            "check": inspection.check,
+            "schema": inspection.schema,
+        },
     ),
     "checkpoint": (
         "Look at checkpoints.",
@@ -143,7 +147,7 @@ _GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
 _groups = {name: _group(text, needs_command=name != "recipes") for name, (text, _) in _GROUPS.items()}
 for _name, (_, _members) in _GROUPS.items():
     for _member, _function in _members.items():
-        _takes_settings = _function in (config.show, config.check)
+        _takes_settings = _function in (inspection.show, inspection.check)
         _groups[_name].command(_member, cls=WithSettings if _takes_settings else None)(_function)
     app.add_typer(_groups[_name], name=_name)
 

@@ -260,7 +260,7 @@ def test_what_is_written_is_what_pyyaml_reads_too(tmp_path):
 
 
 def test_each_argument_that_may_be_written_is_one_of_the_trainers():
-    from paceline.commands.config_file import COMMENTS
+    from paceline.commands.config.file import COMMENTS
     from paceline.trainer.config.arguments import TrainerArguments
 
     assert set(COMMENTS) <= set(TrainerArguments.model_fields)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from paceline import PacelineError
-from paceline.commands.config_init import _settings_of
+from paceline.commands.config.init import _settings_of
 from paceline.commands.targets import recipe_modules
 from paceline.config.load import load
 from paceline.other_trainers.fine_tuning import OF_RECIPES, setting_here

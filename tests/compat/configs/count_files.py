@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from paceline import PacelineError
-from paceline.commands.config_init import _settings_of
+from paceline.commands.config.init import _settings_of
 from paceline.commands.targets import recipe_modules
 from paceline.compat.configs.reading import OUTCOMES, REFUSED, UNKNOWN, Reading
 from paceline.compat.configs.recognise import read_configuration

@@ -12,7 +12,7 @@ from helpers.environment import clean_environment
 
 import paceline
 from paceline import PacelineError
-from paceline.commands.config_init import _settings_of
+from paceline.commands.config.init import _settings_of
 from paceline.commands.targets import recipe_modules
 from paceline.compat.configs.finetuning import axolotl_names, axolotl_settings, llama_factory_names
 from paceline.compat.configs.finetuning.run import TRAINER

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..compat.configs.machines import PORT, Machines
-from ..errors import PacelineError
-from .questions import Asker, Question, count, existing_file, one_of, yes_or_no
+from ...compat.configs.machines import PORT, Machines
+from ...errors import PacelineError
+from ..questions import Asker, Question, count, existing_file, one_of, yes_or_no
 
 HERE, SEVERAL, SLURM = "this", "several", "slurm"
 _NO, _YES = "no", "yes"
@@ -39,8 +39,8 @@ def find_here() -> Here:
     """What this machine has."""
     import torch
 
-    from ..strategies import make_precision
-    from ..strategies.machine.devices import accelerator_here
+    from ...strategies import make_precision
+    from ...strategies.machine.devices import accelerator_here
 
     batch = "SLURM_JOB_ID" in os.environ or shutil.which("sbatch") is not None
     device = accelerator_here()
@@ -160,7 +160,7 @@ def _devices(here: Here, accelerator: str, cpu: bool, where: str) -> Question:
     checked = where == HERE
 
     def read(answer: str) -> Any:
-        from ..strategies.machine.devices import find_ids, find_kind
+        from ...strategies.machine.devices import find_ids, find_kind
 
         parts = [part.strip() for part in answer.split(",")]
         if answer == "auto":
@@ -181,8 +181,8 @@ def _devices(here: Here, accelerator: str, cpu: bool, where: str) -> Question:
 
 
 def _ask_strategy(asker: Asker, trainer: dict[str, Any], machines: int, ranks: int | None) -> str:
-    from ..strategies import STRATEGIES
-    from ..strategies.options import CHOICES, check_ranks, configured
+    from ...strategies import STRATEGIES
+    from ...strategies.options import CHOICES, check_ranks, configured
 
     total = None if ranks is None else ranks * machines
     given = asker.gives("strategy")
@@ -203,7 +203,7 @@ def _ask_strategy(asker: Asker, trainer: dict[str, Any], machines: int, ranks: i
 
 
 def _ask_options(asker: Asker, strategy: str, machines: int, ranks: int | None) -> dict[str, Any]:
-    from ..strategies.options import OPTIONS, Option, check_option, settled
+    from ...strategies.options import OPTIONS, Option, check_option, settled
 
     known = OPTIONS.get(strategy, ())
     further = Asker(_strategy_flags(asker, [option.name for option in known]), asker.prompts)
@@ -260,7 +260,7 @@ def _text(default: Any) -> str:
 
 
 def _precision(here: Here, strategy: str, cpu: bool) -> Question:
-    from ..strategies.options import precisions
+    from ...strategies.options import precisions
 
     choices = precisions(strategy)
     usual = "bf16" if here.bf16 and not cpu else "32"
@@ -272,7 +272,7 @@ def _precision(here: Here, strategy: str, cpu: bool) -> Question:
 
 
 def _compile(answer: str) -> Any:
-    from ..trainer.runtime.compilation import BLOCKS, MODES
+    from ...trainer.runtime.compilation import BLOCKS, MODES
 
     words = {_NO: False, "false": False, _YES: True, "true": True}
     if answer.lower() in words:

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from .output import JSON, print_json, print_table, shown_value
-from .targets import CONFIG, SETTINGS, TARGET, load_target, recipe_of_target
+from ..output import JSON, print_json, print_table, shown_value
+from ..targets import CONFIG, SETTINGS, TARGET, load_target, recipe_of_target
 
 
 def show(target: TARGET, settings: SETTINGS = None, config: CONFIG = None, as_json: JSON = False) -> None:
     """Show every value of a configuration, and where it comes from."""
     loaded = load_target(target, config, settings)
     loaded.checked()
-    from ..config.describe import values_of
+    from ...config.describe import values_of
 
     values = values_of(loaded)
     if as_json:
@@ -46,7 +46,7 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON Schema of config files, for editors."""
-    from ..config.module_config import MODULE_RECIPE
-    from ..config.schema import schema_of
+    from ...config.module_config import MODULE_RECIPE
+    from ...config.schema import schema_of
 
     print_json(schema_of(MODULE_RECIPE if target is None else recipe_of_target(target)))

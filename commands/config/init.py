@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import PacelineError, shown
-from .output import print_json
+from ...errors import PacelineError, shown
+from ..output import print_json
 
 if TYPE_CHECKING:
-    from ..compat.configs.reading import Note, Reading
+    from ...compat.configs.reading import Note, Reading
 
 
 _Source = Annotated[
@@ -107,9 +107,9 @@ def _may_write(file: Path, prompts: bool, force: bool) -> None:
 
 
 def _by_answers(file: Path, answers: dict[str, Any], prompts: bool, force: bool) -> None:
-    from .config_file import config_text, write_text
-    from .config_questions import ask_all, find_here
-    from .questions import Asker
+    from ..questions import Asker
+    from .file import config_text, write_text
+    from .questions import ask_all, find_here
 
     _may_write(file, prompts, force)
     if prompts:
@@ -142,8 +142,8 @@ def _next(commands: Sequence[str], to_stderr: bool = False) -> None:
 
 
 def _from(source: Path, file: Path, flags: set[str], as_json: bool, prompts: bool, force: bool) -> None:
-    from ..compat.configs.recognise import read_configuration
-    from .config_file import config_text, write_text
+    from ...compat.configs.recognise import read_configuration
+    from .file import config_text, write_text
 
     if flags:
         raise PacelineError(
@@ -173,7 +173,7 @@ def _from(source: Path, file: Path, flags: set[str], as_json: bool, prompts: boo
 
 
 def _settings_of(recipe: str) -> Collection[str]:
-    from .targets import recipe_of_target
+    from ..targets import recipe_of_target
 
     return recipe_of_target(recipe).config.model_fields
 
@@ -191,7 +191,7 @@ def _refusal(source: Path, refused: Sequence[Note]) -> PacelineError:
 
 def _table(reading: Reading) -> list[str]:
     """A line for each key: where it is, its value, the outcome, and what became of it."""
-    from ..compat.configs.reading import text_of
+    from ...compat.configs.reading import text_of
 
     rows = [
         (note.place, f"{note.path}: {text_of(note.value, 40)}", note.outcome, note.became)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ..errors import PacelineError
+from ...errors import PacelineError
 
 COMMENTS = {
     "accelerator": "where each rank computes: auto, cpu, gpu, or a device type",

@@ -1,0 +1,1 @@
+"""``paceline config``: shows, checks and writes configurations."""
