@@ -55,6 +55,7 @@ _RUN_AGAIN = {  # the Trainer of a script that a command of ours runs
     "PACELINE_REPLAY": (".tools.rerun.replay_trainer", "ReplayTrainer"),
     "PACELINE_TRACE": (".tools.rerun.trace_trainer", "TraceTrainer"),
     "PACELINE_ONE_STEP": (".tools.rerun.one_step_trainer", "OneStepTrainer"),
+    "PACELINE_CHECK": (".tools.rerun.check_trainer", "CheckTrainer"),
 }
 
 

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from paceline import __version__
 from paceline.commands import (
     chat,
+    check,
     checkpoint,
     compare,
     doctor,
@@ -107,6 +108,7 @@ for _command in (
     pages.skills,
     environment.env,
     doctor.doctor,
+    check.check,
     pages.explain,
 ):
     app.command()(_command)

@@ -193,7 +193,7 @@ class LoopView(Protocol):
 
     @property
     def data(self) -> dict[str, Any]:
-        """The data of the fit as it was given, by ``"train"`` and ``"val"``, or ``"val/NAME"`` of several."""
+        """The data of the fit as it was given, by ``"train"``, ``"val"``, or ``"val/NAME"`` of several."""
 
     @property
     def schedules(self) -> list[Any]:

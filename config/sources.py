@@ -27,6 +27,7 @@ OWN_VARIABLES = frozenset(
         "REPLAY",
         "TRACE",
         "ONE_STEP",
+        "CHECK",
         "JOB",
         "LAUNCHER",
         "FAULTS",

@@ -83,7 +83,7 @@ def run_target(target: Target, request: OneStepRequest, folder: Path) -> Finding
     variables = outside_a_launch() | (request.variables() if target.is_script else {})
     with (folder / "output.txt").open("w+b") as output:
         begun = time.monotonic()
-        code = _run(target.command(request), variables, output, request.seconds * 2.0)
+        code = run_command(target.command(request), variables, output, request.seconds * 2.0)
         output.seek(0)
         lines = [one for one in output.read().decode(errors="replace").splitlines() if one.strip()]
     details = ("its output ends with:", *(cut(f"  {line}", 200) for line in lines[-_LINES:]))
@@ -91,7 +91,7 @@ def run_target(target: Target, request: OneStepRequest, folder: Path) -> Finding
         text = f"it did not end within {2 * request.seconds} s"
         return Finding(name, FAILED, text, _CURE, strategy, details)
     if code:
-        what, fix = split_error("\n".join(_error(lines)))
+        what, fix = split_error("\n".join(last_error(lines)))
         text = f"exit code {code}: {cut(what, 250)}"
         return Finding(name, FAILED, text, fix or _CURE, strategy, details)
     seconds = f"in {time.monotonic() - begun:.0f} s"
@@ -118,7 +118,7 @@ def _judge_note(note: Path, devices: int, found: Finding) -> Finding:
     return Finding(name, OK, f"{text} {found.found}", strategy=strategy)
 
 
-def _error(lines: Sequence[str]) -> list[str]:
+def last_error(lines: Sequence[str]) -> list[str]:
     """The last error in a program's output: its line, and those of the same message after it."""
     for index in range(len(lines) - 1, -1, -1):
         if not lines[index].startswith(" ") and (
@@ -128,7 +128,9 @@ def _error(lines: Sequence[str]) -> list[str]:
     return [lines[-1] if lines else "it printed nothing"]
 
 
-def _run(command: list[str], variables: dict[str, str], output: IO[bytes], seconds: float) -> int | None:
+def run_command(
+    command: list[str], variables: dict[str, str], output: IO[bytes], seconds: float
+) -> int | None:
     """The exit code of a command; None where it had to be ended. Nothing of it is left."""
     process = subprocess.Popen(
         command,

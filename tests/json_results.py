@@ -229,6 +229,44 @@ class Doctor(TypedDict):
     findings: list[finding.Finding]
 
 
+class FoundMistake(TypedDict):
+    """A mistake that raises no error.
+
+    Attributes:
+        name: Of its kind: ``"softmax-twice"``.
+        evidence: What shows it, in words.
+        cure: How to mend it, in words.
+        step: Optimizer steps that were done when it was noticed.
+    """
+
+    name: str
+    evidence: str
+    cure: str
+    step: int
+
+
+class CheckedProgram(TypedDict):
+    """What a program was found to do.
+
+    Attributes:
+        version: Of this package.
+        target: What was checked.
+        findings: Mistakes, each name once; empty where nothing was found.
+        not_looked_at: By name of a finding, why it could not be looked for.
+        steps: Optimizer steps of the short fit.
+        seconds: How long all of it took, in seconds.
+        is_whole_run: Whether the short fit came to the end of the run.
+    """
+
+    version: str
+    target: str
+    findings: list[FoundMistake]
+    not_looked_at: dict[str, str]
+    steps: int
+    seconds: float
+    is_whole_run: bool
+
+
 class MigratedName(TypedDict):
     """A name of another trainer in a file.
 
@@ -518,6 +556,7 @@ class Environment(TypedDict):
 
 
 RESULTS: dict[str, tuple[Any, str]] = {
+    "check": (CheckedProgram, ""),
     "checkpoint ls": (list[ListedCheckpoint], "Each checkpoint below a path."),
     "checkpoint show": (DescribedCheckpoint, ""),
     "checkpoint verify": (list[VerifiedCheckpoint], "Whether each checkpoint below a path is whole."),

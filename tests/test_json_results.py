@@ -20,6 +20,7 @@ from paceline.__main__ import app
 PAGE = FOLDER.with_suffix(".md")
 SHORT = "epochs=1 trainer.limit_train_batches=2 trainer.limit_val_batches=1"
 PRINTED = {
+    "check digits epochs=1": 0,
     "checkpoint ls": 0,
     "checkpoint show runs/digits/1": 0,
     "checkpoint verify runs": 1,  # one is damaged

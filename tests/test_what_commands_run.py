@@ -97,6 +97,7 @@ COMMANDS = {
     "diff": [["diff", RUN, OTHER], ["diff", RUN, OTHER, "--replay"]],
     "replay": [["replay", RUN, "--step", "1"]],
     "launch": [["launch", "script.py"]],
+    "check": [["check", "script.py"], ["check", RUN]],
     "doctor": [["doctor", "script.py", "--strategy", "single", "--devices", "1"]],
     "migrate": [["migrate", "script.py"]],
     "env": [["env"]],

@@ -43,7 +43,7 @@ class Program:
     @property
     def family(self) -> str:
         """The folder and file that has it: ``faulty/model/layers``."""
-        return "/".join(self.run.__module__.split(".")[-3:])
+        return "/".join(self.run.__module__.split(".")[1:])
 
 
 PROGRAMS: dict[str, Program] = {}

@@ -1,10 +1,11 @@
 """What is found in programs with one mistake that raises no error, and in right ones.
 
-python benchmarks/silent_mistakes/run.py [--family F] [--program P] [--json FILE] [--verbose]
+python benchmarks/silent_mistakes/run.py [--check] [--family F] [--program P] [--json FILE] [--verbose]
 
 Each program of ``faulty/`` and ``right/`` trains in its own process with the default callbacks. A fault is
 found where a finding has one of the names that the program says; any finding in a right program is a false
-alarm. ``--json`` keeps the results (``benchmarks/results/silent_mistakes.json``).
+alarm. With ``--check`` the first ``fit`` of each program is looked at as ``paceline check`` does, and ends
+the program. ``--json`` keeps the results (``benchmarks/results/silent_mistakes.json``).
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ from typing import Any
 import numpy
 import torch
 
+import paceline
 from paceline import PacelineError, Trainer
 from paceline.callbacks import Checks
+from paceline.callbacks.checks.table import built_in_checks
 from paceline.callbacks.pictures import curves
+from paceline.tools.check.examine import Report, examine
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))  # programs import each other's tasks by the folder's name
@@ -54,15 +58,37 @@ def trainer_class() -> Any:
     return functools.partial(Trainer, progress=False, loggers=["-curves", "-tensorboard"])
 
 
+class CheckingTrainer(Trainer):
+    """A Trainer whose first ``fit`` is a check, and ends the program.
+
+    Attributes:
+        report: What the check came to.
+    """
+
+    report: Report | None = None
+
+    def fit(self, module: Any = None, *data: Any, datamodule: Any = None, **others: Any) -> Any:  # type: ignore[override]
+        given = dict(zip(("train_dataloader", "val_dataloader"), data, strict=False)) | others
+        loaders = given.get("train_dataloader"), given.get("val_dataloader")
+        CheckingTrainer.report = examine(self, module, (*loaders, datamodule), seconds=20.0)
+        raise SystemExit(0)
+
+
+def check_program(name: str) -> dict[str, Any]:
+    """As ``run_program``, by a check."""
+    CheckingTrainer.report, vars(paceline)["Trainer"] = None, CheckingTrainer
+    seconds, error, _ = _run(name, functools.partial(CheckingTrainer, progress=False))
+    report = CheckingTrainer.report
+    return {
+        "findings": {one.name: one.evidence for one in report.findings} if report else {},
+        "seconds": seconds,
+        "error": error,
+        "failed_checks": [f"{n}: {why}" for n, why in report.not_looked_at.items()] if report else [],
+    }
+
+
 def run_program(name: str) -> dict[str, Any]:
     """Train; what was found, and how long it took."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    random.seed(0)
-    numpy.random.seed(0)
-    curves.start_drawing = lambda *arguments: None  # type: ignore[assignment]
-    warnings.simplefilter("ignore")
-    logging.disable()
     made: list[Checks] = []
     build = Checks.__init__
 
@@ -71,6 +97,21 @@ def run_program(name: str) -> dict[str, Any]:
         made.append(self)
 
     Checks.__init__ = noted  # type: ignore[method-assign]
+    seconds, error, lines = _run(name, trainer_class())
+    findings = {one.name: f"step {one.step}: {one.evidence}" for each in made for one in each.findings}
+    ended = [line for line in lines if "failed, and is skipped" in line]
+    return {"findings": findings, "seconds": seconds, "error": error, "failed_checks": ended}
+
+
+def _run(name: str, trainer: Any) -> tuple[float, str, list[str]]:
+    """The seconds that a program took, why it was refused, and what it printed."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    random.seed(0)
+    numpy.random.seed(0)
+    curves.start_drawing = lambda *arguments: None  # type: ignore[assignment]
+    warnings.simplefilter("ignore")
+    logging.disable()
     error, output = "", io.StringIO()
     begun = time.perf_counter()
     with (
@@ -80,15 +121,12 @@ def run_program(name: str) -> dict[str, Any]:
         contextlib.redirect_stderr(output),
     ):
         try:
-            PROGRAMS[name].run(trainer_class())
+            PROGRAMS[name].run(trainer)
         except PacelineError as raised:
             error = f"refused: {raised.code}: {str(raised).splitlines()[0]}"
         except SystemExit:
             pass
-    seconds = time.perf_counter() - begun
-    findings = {one.name: f"step {one.step}: {one.evidence}" for each in made for one in each.findings}
-    ended = [text for text in output.getvalue().splitlines() if "failed, and is skipped" in text]
-    return {"findings": findings, "seconds": seconds, "error": error, "failed_checks": ended}
+    return time.perf_counter() - begun, error, output.getvalue().splitlines()
 
 
 def judge(program: Program, result: Any) -> dict[str, Any]:
@@ -142,18 +180,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--family", action="append", help="begins with this: faulty/model, right")
     parser.add_argument("--program", action="append")
+    parser.add_argument("--check", action="store_true", help="as paceline check looks at them")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--verbose", action="store_true", help="a line for each program")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     load_programs()
+    built_in_checks()  # which each process would import
     chosen = [
         name
         for name, program in PROGRAMS.items()
         if (not options.program or name in options.program)
         and (not options.family or program.family.startswith(tuple(options.family)))
     ]
-    results = in_forks(run_program, chosen, options.processes, DEADLINE)
+    results = in_forks(check_program if options.check else run_program, chosen, options.processes, DEADLINE)
     rows = {name: judge(PROGRAMS[name], results[name]) for name in chosen}
     report(rows, options.verbose)
     if options.json:

@@ -20,6 +20,7 @@ from .table import built_in_checks
 if TYPE_CHECKING:
     from ...durations import StepPosition
     from ..trainer_view import TrainerView
+    from .seen import Seen
 
 _JUDGED = (3, 10, 50, 250)
 """Steps of a fit after which what was seen is judged."""
@@ -87,6 +88,11 @@ class Checks(Callback):
                 meant=nearest(name, sorted(known)),
                 fix="docs/guides/silent-mistakes.md has all names",
             )
+
+    @property
+    def seen(self) -> Seen | None:
+        """What was seen of the current fit, or of the last one; None where nothing was looked at."""
+        return None if self._observer is None else self._observer.seen
 
     def next_due(self, at: StepPosition) -> float:
         """The next step of which anything is noted."""

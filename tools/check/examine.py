@@ -1,0 +1,140 @@
+"""A short fit with all checks, then probes of its module and data."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import time
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...callbacks import Callback, Checks, Logger, StepRecord
+from ...callbacks.checks.finding import Evidence, Finding
+from ...trainer.config.built_in import make
+from ...trainer.trainer import Trainer
+from .not_here import NotHere
+from .probe import Probe, all_probes
+from .subject import Recorder, Subject
+from .trials import given_to
+
+_PROBE_SECONDS = 60.0
+
+
+@dataclass
+class Report:
+    """What a program was found to do.
+
+    Attributes:
+        findings: Mistakes, each name once.
+        not_looked_at: By name of a finding, why a probe of it could not look.
+        steps: Optimizer steps of the short fit.
+        seconds: That all of it took.
+        is_whole_run: Whether the short fit came to the end of the run.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    not_looked_at: dict[str, str] = field(default_factory=dict)
+    steps: int = 0
+    seconds: float = 0.0
+    is_whole_run: bool = False
+
+
+def check_fit(
+    trainer: Trainer, module: Any, data: tuple[Any, Any, Any], *, seconds: float = 40.0
+) -> list[Finding]:
+    """Train a module for a short time in the place of ``fit``, and look for mistakes that raise no error.
+
+    Nothing is written. The module is trained, on one device of this process.
+
+    Args:
+        trainer: Its arguments are those of the fit; it stays as it is.
+        module: What is to be trained.
+        data: The training and validation dataloaders and the DataModule, as ``fit`` takes them.
+        seconds: How long the fit may take.
+
+    Raises:
+        PacelineError: and whatever else the fit raises.
+
+    Example:
+        >>> from paceline.tools.check.examine import check_fit
+        >>> check_fit(trainer, Net(), (train_loader, val_loader, None))
+        []
+    """
+    return examine(trainer, module, data, seconds=seconds).findings
+
+
+def examine(trainer: Trainer, module: Any, data: tuple[Any, Any, Any], *, seconds: float = 40.0) -> Report:
+    """``check_fit``, with how far it came and what it could not look at; its arguments are the same."""
+    begun = time.monotonic()
+    try:
+        first = copy.deepcopy(module)
+    except Exception as error:  # of a part that cannot be copied
+        first = error
+    checks, record = Checks(), Recorder()
+    checks.on_request = True
+    with tempfile.TemporaryDirectory() as folder:
+        twin = _twin(trainer, checks, record, seconds, folder)
+        training, validation, datamodule = data
+        twin.fit(module, training, validation, datamodule=datamodule)
+        deadline = time.monotonic() + _PROBE_SECONDS
+        subject = Subject(twin, module, first, checks, record, data, deadline)
+        report = Report(list(checks.findings), steps=twin.global_step, is_whole_run=not subject.is_cut)
+        _probe_all(subject, report, checks.skipped)
+    report.seconds = time.monotonic() - begun
+    return report
+
+
+def _twin(trainer: Trainer, checks: Checks, record: Recorder, seconds: float, folder: str) -> Trainer:
+    """A Trainer with the same arguments, on one device, that writes into a folder of its own."""
+    given = given_to(trainer)
+    callbacks = given["callbacks"]
+    several = [callbacks] if isinstance(callbacks, (str, Callback)) else callbacks
+    loaded = [make("callbacks", one) if isinstance(one, str) else one for one in several]
+    for one in loaded:
+        if isinstance(one, Checks):
+            checks.skipped |= one.skipped
+    kept = [one for one in loaded if not isinstance(one, (Checks, Logger, StepRecord))]
+    short = {"max_time": f"{seconds:g}s", "run_dir": folder, "callbacks": [*kept, checks, record]}
+    return Trainer(**given | short)
+
+
+def _probe_all(subject: Subject, report: Report, skipped: frozenset[str]) -> None:
+    found = {one.name for one in report.findings}
+    tried: set[str] = set()
+    for one in all_probes():
+        if one.name in found or one.name in skipped:
+            continue
+        if subject.seconds_left <= 0:
+            report.not_looked_at.setdefault(one.name, "no time was left")
+            continue
+        try:
+            evidence = _first(one, subject)
+        except NotHere:
+            continue
+        except LookupError as error:
+            if one.name not in tried:
+                report.not_looked_at.setdefault(one.name, str(error).strip("'\""))
+            continue
+        except Exception as error:
+            report.not_looked_at.setdefault(one.name, f"{type(error).__name__}: {error}"[:200])
+            continue
+        tried.add(one.name)
+        if evidence is not None:
+            found.add(one.name)
+            report.findings.append(
+                Finding(one.name, evidence.seen, evidence.cure, subject.trainer.global_step)
+            )
+    for name in found:
+        report.not_looked_at.pop(name, None)
+
+
+def _first(one: Probe, subject: Subject) -> Evidence | None:
+    """What a probe finds: its first evidence, and how many more there are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        evidence = list(one.look(subject) or ())
+    if not evidence:
+        return None
+    more = f" (and {len(evidence) - 1} more like it)" if len(evidence) > 1 else ""
+    return Evidence(evidence[0].seen + more, evidence[0].cure)

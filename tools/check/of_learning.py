@@ -1,0 +1,117 @@
+"""Whether training gets anywhere: the loss of the fit, and of short fits at other rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...callbacks import Callback
+from ...callbacks.checks.finding import Evidence
+from .of_layers import training_step
+from .probe import probe
+from .subject import Recorder, Subject
+from .trials import short_fit
+
+_FEWEST, _MOST = 10, 60
+
+
+class _Rates(Callback):
+    """Multiplies all learning rates by a factor."""
+
+    def __init__(self, factor: float) -> None:
+        self._factor = factor
+
+    def on_fit_start(self, trainer: Any) -> None:
+        for optimizer in trainer.optimizers:
+            for group in optimizer.param_groups:
+                for key in ("lr", "initial_lr"):
+                    if key in group:
+                        group[key] = group[key] * self._factor
+        for scheduler in trainer.lr_schedulers:
+            if hasattr(scheduler, "base_lrs"):
+                scheduler.base_lrs = [rate * self._factor for rate in scheduler.base_lrs]
+
+
+def losses_at(subject: Subject, factor: float, steps: int) -> list[float]:
+    """The losses of a fit of a fresh copy at other rates.
+
+    Raises:
+        LookupError: where the module cannot be copied.
+    """
+    record = Recorder()
+    short_fit(subject, subject.copy(trained=False), [record, _Rates(factor)], steps)
+    return record.losses
+
+
+def _ends(losses: list[float]) -> tuple[float, float]:
+    """The mean of the first and of the last losses."""
+    few = max(2, len(losses) // 6)
+    return fmean(losses[: min(few, 4)]), fmean(losses[-few:])
+
+
+@probe("high-rate")
+def lower_rates_learn_more(subject: Subject) -> Iterator[Evidence]:
+    """The loss does not fall, and at a thirtieth of the rates it falls a lot."""
+    losses = subject.record.losses[: _MOST * 3]
+    if len(losses) < _FEWEST or not subject.module.automatic_optimization:
+        return
+    start, end = _ends(losses)
+    moves = [max(f.relative[1:4]) for f in subject.seen.parameters.values() if len(f.relative) > 3]
+    is_suspect = (
+        not math.isfinite(end) or end > 0.95 * start or (moves and sorted(moves)[len(moves) // 2] > 0.5)
+    )
+    if not is_suspect or start <= 0:
+        return
+    other = losses_at(subject, 1 / 30, min(len(losses), _MOST))
+    if len(other) < _FEWEST:
+        return
+    _, lower = _ends(other)
+    first = other[0]
+    if math.isfinite(lower) and lower < 0.8 * first and (not math.isfinite(end) or lower < 0.7 * end):
+        yield Evidence(
+            f"the loss goes from {start:.3g} to {end:.3g}, and at a thirtieth of the rate to {lower:.3g}",
+            "take a lower learning rate: paceline.tools.find_learning_rate tries them out",
+        )
+
+
+@probe("low-rate")
+def higher_rates_learn_more(subject: Subject) -> Iterator[Evidence]:
+    """The loss hardly falls, and at a hundred times the rates it falls a lot."""
+    losses = subject.record.losses
+    if len(losses) < _FEWEST or subject.is_cut or not subject.module.automatic_optimization:
+        return
+    start, end = _ends(losses)
+    if not math.isfinite(end) or start <= 0 or not 0.97 * start < end < 1.03 * start:
+        return
+    moves = [max(f.relative) for f in subject.seen.parameters.values() if f.relative]
+    if not moves or max(moves) > 1e-3:
+        return
+    other = losses_at(subject, 100.0, min(len(losses), _MOST))
+    if len(other) < _FEWEST:
+        return
+    _, higher = _ends(other)
+    if math.isfinite(higher) and higher < 0.75 * end:
+        yield Evidence(
+            f"the loss goes from {start:.4g} to {end:.4g}, and at 100 times the rate to {higher:.3g}",
+            "take a larger learning rate: paceline.tools.find_learning_rate tries them out",
+        )
+
+
+@probe("negated-loss")
+def losses_with_a_minus(subject: Subject) -> Iterator[Evidence]:
+    """The only loss of a step counts with a minus."""
+    _, step = training_step(subject)
+    losses = [one for one in step.losses if isinstance(one.result, Tensor) and one.result.requires_grad]
+    if step.loss is None or not step.loss.requires_grad or len(losses) != 1 or float(step.loss) >= 0:
+        return
+    result = losses[0].result
+    effect = torch.autograd.grad(step.loss, result, allow_unused=True)[0]
+    if effect is not None and bool((effect < 0).all()) and float(result.detach().min()) >= 0:
+        yield Evidence(
+            f"the loss is minus the {losses[0].function}: training makes it larger", "take the minus away"
+        )

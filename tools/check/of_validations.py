@@ -1,0 +1,147 @@
+"""Validation once more: twice in a row, and in batches of another size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader
+
+from ...callbacks.checks.finding import Evidence
+from ...strategies import Single
+from ...trainer.rng import seeded
+from ...trainer.trainer import Trainer
+from .not_here import NotHere
+from .probe import probe
+from .subject import Subject
+
+_BATCHES = 50
+_NO_MEANS: tuple[str, ...] = (
+    "f1",
+    "auc",
+    "auroc",
+    "rmse",
+    "perplexity",
+    "ppl",
+    "r2",
+    "precision",
+    "recall",
+    "corr",
+    "mcc",
+    "kappa",
+)
+_NO_MEANS += (
+    "fbeta",
+    "pearson",
+    "spearman",
+    "psnr",
+    "map",
+    "average_precision",
+    "balanced",
+    "iou",
+    "dice",
+    "std",
+)
+
+
+def validated(subject: Subject, module: Any, loader: Any) -> dict[str, float]:
+    """One validation pass; nothing is written, and draws are the same in each."""
+    settings = subject.trainer.settings
+    trainer = Trainer(
+        strategy=Single(),
+        devices=1,
+        accelerator=settings.accelerator,
+        precision=settings.precision,
+        seed=0,
+        limit_val_batches=_BATCHES,
+        callbacks=[],
+        loggers=False,
+        checkpoint=False,
+        progress=False,
+        record=False,
+        run_dir=None,
+        timeouts=False,
+    )
+    with seeded(9, module.device):
+        return trainer.validate(module, loader)
+
+
+def _val_loader(subject: Subject) -> Any:
+    from ...trainer.module import is_overridden
+
+    loader = subject.val_loader
+    if loader is None:
+        raise NotHere("there is no validation data")
+    if isinstance(loader, Iterator):
+        raise LookupError("the validation data can be read once only")
+    if not is_overridden(subject.module, "validation_step"):
+        raise NotHere("there is no validation_step")
+    return loader
+
+
+def _differ(one: float, other: float, share: float = 1e-4) -> bool:
+    return not math.isclose(one, other, rel_tol=share, abs_tol=1e-6) and math.isfinite(one + other)
+
+
+@probe("metric-not-reset")
+def validations_in_a_row(subject: Subject) -> Iterator[Evidence]:
+    """A second validation of the same weights gives another value, and a fresh copy gives the first one."""
+    loader = _val_loader(subject)
+    module = subject.copy()
+    before = {n: t.clone() for n, t in module.state_dict().items()}
+    first, second = (validated(subject, module, loader) for _ in range(2))
+    moved = any(not torch.equal(t, before[n]) for n, t in module.state_dict().items() if n in before)
+    if moved:
+        return
+    again = validated(subject, subject.copy(), loader)
+    for name, value in first.items():
+        if _differ(value, second.get(name, value)) and not _differ(value, again.get(name, value)):
+            yield Evidence(
+                f"{name} is {value:.4g} at first, then {second[name]:.4g} with equal weights",
+                "reset what is counted at the start of each validation",
+            )
+
+
+@probe("batch-means")
+def validation_in_other_batches(subject: Subject) -> Iterator[Evidence]:
+    """A metric that is no mean over samples depends on the size of batches."""
+    loader = _val_loader(subject)
+    if not isinstance(loader, DataLoader) or type(loader.batch_sampler) is not BatchSampler:
+        return
+    size = loader.batch_size or 0
+    rows = len(loader.sampler)  # type: ignore[arg-type]
+    other = max(2, size // 3) if size >= 4 else size * 3
+    if (
+        rows < 16
+        or rows <= size
+        or other == size
+        or rows / other > _BATCHES
+        or rows / max(1, size) > _BATCHES
+    ):
+        return
+    first = validated(subject, subject.copy(), loader)
+    named = {name: value for name, value in first.items() if _is_no_mean(name)}
+    if not named:
+        return
+    same = DataLoader(loader.dataset, size, sampler=loader.sampler, collate_fn=loader.collate_fn)
+    again = validated(subject, subject.copy(), same)
+    small = DataLoader(loader.dataset, other, sampler=loader.sampler, collate_fn=loader.collate_fn)
+    found = validated(subject, subject.copy(), small)
+    losses = [n for n in first if "loss" in n and not _is_no_mean(n)]
+    if any(_differ(first[n], found.get(n, first[n]), 0.02) for n in losses):
+        return  # of losses within a batch, or of random draws
+    for name, value in named.items():
+        if _differ(value, found.get(name, value), 3e-3) and not _differ(value, again.get(name, value)):
+            yield Evidence(
+                f"{name} is {value:.4g} in batches of {size}, {found[name]:.4g} in batches of {other}: the "
+                "mean over batches is not its value",
+                "gather what it is made of over the whole validation, as a torchmetrics object does",
+            )
+
+
+def _is_no_mean(name: str) -> bool:
+    plain = name.rpartition("/")[2].lower()
+    words = plain.replace("-", "_").split("_")
+    return any(word in words or (len(word) > 3 and word in plain) for word in _NO_MEANS)
