@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback
 
-FIRST, LAST = 10, 30
+FIRST, LAST = 260, 280  # after the steps at which Checks looks
 MOST = 30  # the peer that calls most: 820
 MOST_TO_RECORD = 15  # what `paceline diff` compares
 MOST_TO_READ = 20  # a batch of a TensorDataset's rows, beyond a batch that is ready

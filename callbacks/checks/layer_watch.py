@@ -28,6 +28,27 @@ INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 ALL_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, *NORMS, *INSTANCE_NORMS)
 
 
+def _nothing(*arguments: Any) -> None:
+    """The hook of a copy."""
+
+
+def _copied() -> Callable[..., None]:
+    return _nothing
+
+
+class Hook:
+    """A hook of a module that copies of the module, also those in a file, have nothing of."""
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self._call = call
+
+    def __call__(self, *arguments: Any) -> None:
+        self._call(*arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _copied, ()
+
+
 class LayerWatch:
     """Fills the layers of ``Seen`` between ``begin`` and ``end``, by hooks that change nothing.
 
@@ -89,8 +110,8 @@ class LayerWatch:
         self.has_channels_first = any(isinstance(part, CONVOLUTIONS) for part in module.modules())
         for name, part in module.named_modules():
             if name and not isinstance(part, torch.jit.ScriptModule):
-                self._handles.append(part.register_forward_pre_hook(partial(self._enter, name)))
-                after = partial(self._leave, name)
+                before, after = Hook(partial(self._enter, name)), Hook(partial(self._leave, name))
+                self._handles.append(part.register_forward_pre_hook(before))
                 self._handles.append(part.register_forward_hook(after, always_call=True))
 
     def end(self) -> None:

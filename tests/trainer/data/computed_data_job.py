@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from paceline import Trainer, TrainModule
+from paceline.callbacks import Checks
 
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -131,6 +132,7 @@ def main() -> None:
         trainer = Trainer(
             accelerator="cpu", devices=2, max_epochs=2, run_dir=folder, name=case.replace(" ", "-"),
             progress=False, loggers=False, checkpoint=False, validate_every="1ep", sanity_val_batches=0,
+            callbacks=Checks(skip="split-overlap"),
         )  # fmt: skip
         loader = CASES[case]()
         trainer.fit(Net(), loader, CASES[case]() if case == "differ" else None)
