@@ -42,6 +42,8 @@ _PRODUCTS = {"mul", "__mul__", "__rmul__"}
 _THRESHOLDS = {"gt": "gt", "ge": "ge", "__gt__": "gt", "__ge__": "ge", "lt": "lt", "round": "round"}
 _AXES = {"softmax": "softmax", "log_softmax": "log_softmax", "argmax": "argmax", "sigmoid": "sigmoid"}
 _UNITS = {"relu", "relu_"}
+_VALUED = set(_THRESHOLDS.values())
+"""Functions of which the values of the inputs are noted too."""
 _MOST_CALLS = 2000
 _FOREIGN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 _MOST_STRANGERS = 64
@@ -205,7 +207,7 @@ class FunctionWatch(TorchFunctionMode):
                 layer=self._layers.current,
                 phase=self._phase,
                 step=self._step,
-                inputs=[self._facts(one, light=True) for one in tensors],
+                inputs=[self._facts(one, light=name not in _VALUED) for one in tensors],
                 result=self._facts(result, light=True) if isinstance(result, Tensor) else None,
                 options=others,
                 training=self._layers.training,

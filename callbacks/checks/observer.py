@@ -22,7 +22,7 @@ _WATCHED = (1, 2, 3, 10, 50, 250)
 _BATCHES = 50
 _EVALUATION_BATCHES = 100
 _BUFFERS, _BUFFER_VALUES = 3, 256
-_FITS: WeakKeyDictionary[nn.Module, tuple[int, int]] = WeakKeyDictionary()
+_FITS: WeakKeyDictionary[nn.Module, tuple[str, int]] = WeakKeyDictionary()
 
 
 class Observer:
@@ -176,7 +176,8 @@ class Observer:
     def _compare_buffers(self, phase: Phase) -> None:
         """Note buffers that have changed since they were looked at."""
         new = _buffers_of(self.seen.module)
-        changed = {n for n, old in self._buffers.items() if n in new and not torch.equal(old, new[n])}
+        same = {n: old for n, old in self._buffers.items() if n in new and old.shape == new[n].shape}
+        changed = {name for name, old in same.items() if not torch.equal(old, new[name])}
         self.seen.changed_buffers.setdefault(phase, set()).update(changed)
         self._buffers = {}
 
@@ -233,14 +234,17 @@ def _buffers_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _count_fit(trainer: TrainerView) -> int:
-    """How many fits of the same module and data came before, each of which began anew."""
+    """How many fits like this one came before: of the same module, data and trained weights, each anew."""
     data = trainer.loop.data.get("train")
     if trainer.global_step:
         _FITS.pop(trainer.module, None)
         return 0
-    before, count = _FITS.get(trainer.module, (0, -1))
-    count = count + 1 if before == id(data) else 0
-    _FITS[trainer.module] = (id(data), count)
+    trained = [name for name, one in trainer.module.named_parameters() if one.requires_grad]
+    rates = [group.get("lr") for one in trainer.optimizers for group in one.param_groups]
+    kind = f"{id(data)} {trained} {rates}"
+    before, count = _FITS.get(trainer.module, ("", -1))
+    count = count + 1 if before == kind else 0
+    _FITS[trainer.module] = (kind, count)
     return count
 
 

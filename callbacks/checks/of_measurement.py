@@ -46,7 +46,8 @@ def training_name_in_validation(seen: Seen) -> Iterator[Evidence]:
     for name in sorted(seen.logged.get("val", ())):
         phase, _, rest = name.partition("/")
         first = _words(rest)[:1]
-        if phase == "val" and first and first[0] in ("train", "training") and not loaders:
+        compared = set(_words(rest)) & {"gap", "difference", "diff", "ratio", "vs", "minus", "val"}
+        if phase == "val" and first and first[0] in ("train", "training") and not (loaders or compared):
             yield Evidence(
                 f"validation logs {rest}, which is named as of training",
                 'log it without the prefix: "loss" is train/loss and val/loss',
@@ -66,10 +67,17 @@ def monitor_goes_the_wrong_way(seen: Seen) -> Iterator[Evidence]:
                 f"{who} takes a {'high' if mode == 'max' else 'low'} {name} for better (mode={mode!r})",
                 f"mode={'min' if mode == 'max' else 'max'!r}",
             )
-        elif mode == "min" and high and low & {"loss"}:
+
+
+@check("monitor-direction", at="start", on_request=True)
+def loss_that_is_a_score(seen: Seen) -> Iterator[Evidence]:
+    """A value is called a loss and named as a score, and the lowest is taken for the best."""
+    for who, name, mode in seen.monitors:
+        words = set(_words(name.rpartition("/")[2]))
+        if mode == "min" and words & _HIGH and "loss" in words:
             yield Evidence(
-                f"{who} keeps the lowest {name}, and {sorted(high)[0]} is better when it is high",
-                'mode="max", or a name without "loss"',
+                f"{who} takes a low {name} for better, but a high {sorted(words & _HIGH)[0]} is",
+                'mode="max", unless it is 1 minus that',
             )
 
 
@@ -80,7 +88,7 @@ def _depends_on_mode(part: nn.Module) -> bool:
 @check("validation-mode", at="validation")
 def validation_in_training_mode(seen: Seen) -> Iterator[Evidence]:
     """Parts of the module are in training mode when validation steps end."""
-    inside = {name for name, facts in seen.layers.items() if True in facts.modes.get("val", ())}
+    inside = {name for name, facts in seen.layers.items() if facts.modes.get("val") == {True}}
     parts = dict(seen.module.named_modules())
     above = [name for name in inside if name in parts and not _depends_on_mode(parts[name])]
     moving = [
@@ -94,6 +102,10 @@ def validation_in_training_mode(seen: Seen) -> Iterator[Evidence]:
             f"validation runs in training mode: {len(moving)} layers are, such as {moving[0]} ({kind})",
             "leave out the call of train() that sets it, or pass the mode on: super().train(mode)",
         )
+
+
+_CARRIED = {"hidden", "state", "states", "cache", "cached", "memory", "carry", "last", "previous", "prev"}
+"""Words of buffers that carry something from batch to batch, in validation as well."""
 
 
 def _is_above(one: str, name: str) -> bool:
@@ -121,7 +133,11 @@ def validation_moves_statistics(seen: Seen) -> Iterator[Evidence]:
     """Buffers that training steps change are changed by validation steps too."""
     both = seen.changed_buffers.get("train", set()) & seen.changed_buffers.get("val", set())
     parts = dict(seen.module.named_modules())
-    both = {name for name in both if not hasattr(parts.get(name.rpartition(".")[0]), "compute")}
+    both = {
+        name
+        for name in both
+        if not hasattr(parts.get(name.rpartition(".")[0]), "compute") and not set(_words(name)) & _CARRIED
+    }
     if both:
         yield Evidence(
             f"validation changes {sorted(both)[0]}, which training steps change too",
@@ -196,6 +212,8 @@ def threshold_on_logits(seen: Seen) -> Iterator[Evidence]:
         given = call.inputs[0] if call.inputs else None
         if given is None or given.from_batch or not given.dtype.startswith(("float", "bfloat")):
             continue
+        if given.whole or 0 <= given.minimum <= given.maximum <= 1:
+            continue  # labels, or probabilities
         at_half = call.function == "round" or 0.5 in call.options.values()
         if at_half and _form(given.shape) in forms:
             yield Evidence(
@@ -276,12 +294,16 @@ _NO_MEANS = {
 }
 
 
+def _has_own_end(module: nn.Module) -> bool:
+    """Whether the user's class does something when a validation ends, as log what it has collected."""
+    own = [one for one in type(module).__mro__ if not one.__module__.startswith("paceline")]
+    return any("on_validation_end" in vars(one) for one in own)
+
+
 @check("batch-means", at="validation", on_request=True)
 def means_of_batches(seen: Seen) -> Iterator[Evidence]:
     """A value whose mean over batches is not that of all samples is logged in validation steps."""
-    own = [one for one in type(seen.module).__mro__ if not one.__module__.startswith("paceline")]
-    own_end = any("on_validation_end" in vars(one) for one in own)  # which logs what it has collected
-    if len(seen.batches.get("val", ())) < 2 or own_end:
+    if len(seen.batches.get("val", ())) < 2 or _has_own_end(seen.module):
         return
     objects = {
         word
@@ -320,7 +342,7 @@ def metric_objects_that_go_on(seen: Seen) -> Iterator[Evidence]:
                 f"{sizes[1] - 1:.0f} batches of earlier ones",
                 "log the object itself, or call its reset() when a validation starts",
             )
-        elif name.endswith(TENSORS) and sizes[1] - sizes[0] == batches:
+        elif name.endswith(TENSORS) and sizes[1] - sizes[0] == batches and _has_own_end(seen.module):
             yield Evidence(
                 f"the list self.{name.removesuffix(TENSORS)} still has the tensors of earlier validations",
                 "empty it when a validation starts",

@@ -54,6 +54,7 @@ class UpdateWatch:
         self._phase = phase
         if self._seen.step > self._last_step + 1:
             self._fresh.clear()
+        self._fresh.begin_step()
         self._last_step = self._seen.step
         if not self._handles:
             self._handles = [
@@ -178,6 +179,7 @@ class FreshGradients:
         self._since_others: dict[int, Tensor] = {}
         self._used: dict[int, Tensor] = {}
         self._counts: dict[int, int] = {}
+        self._earlier: set[int] = set()
 
     def watch(self, optimizer: Any, parameters: Iterator[nn.Parameter]) -> list[Any]:
         """Watch the gradients of some of its parameters: the handles to stop it by."""
@@ -186,6 +188,10 @@ class FreshGradients:
         chosen = [*fit[:2], *fit[-2:]] if len(fit) > 4 else fit
         self._parameters[id(optimizer)] = chosen
         return [one.register_hook(partial(self._take, id(one))) for one in chosen]
+
+    def begin_step(self) -> None:
+        """What came until now is of earlier steps, and added up on purpose."""
+        self._earlier = set(self._fresh)
 
     def _take(self, key: int, gradient: Tensor) -> None:
         new = gradient.detach().clone()
@@ -211,7 +217,7 @@ class FreshGradients:
             return None
         if used is not None and bool(used.any()) and torch.allclose(gradient, used + fresh, 1e-4, 1e-9):
             return not torch.allclose(gradient, fresh, 1e-3, 1e-9)
-        if since is None or not torch.allclose(gradient, fresh, 1e-4, 1e-9):
+        if since is None or key in self._earlier or not torch.allclose(gradient, fresh, 1e-4, 1e-9):
             return False
         return not torch.allclose(gradient, since, 1e-3, 1e-9)
 
@@ -221,6 +227,7 @@ class FreshGradients:
         for one in own:
             self._fresh.pop(id(one), None)
             self._counts.pop(id(one), None)
+            self._earlier.discard(id(one))
             if one.grad is not None:
                 self._used[id(one)] = one.grad.detach().clone()
             else:
@@ -232,6 +239,7 @@ class FreshGradients:
         for kept in (self._fresh, self._since_others, self._used):
             kept.clear()
         self._counts.clear()
+        self._earlier.clear()
         self._parameters.clear()
 
 

@@ -14,6 +14,7 @@ _RANDOM = {"rand", "randn", "randint", "rand_like", "randn_like", "randperm", "n
 _RANDOM |= {"choice", "choices", "shuffle", "bernoulli", "normal_", "uniform_", "bernoulli_", "gauss"}
 _RANDOM |= {"RandomState", "default_rng", "integers", "standard_normal", "sample"}
 _LIBRARIES = {"torch", "numpy", "random", "torchvision"}
+_SHARED = {"torch", "random", "np.random", "numpy.random"}
 _MOST = 40
 
 
@@ -67,8 +68,13 @@ def _names_in(code: CodeType) -> set[str]:
     return set(code.co_names).union(*(_names_in(one) for one in inner))
 
 
-def constant_seeds(function: Any) -> Iterator[tuple[str, int]]:
-    """Calls that seed a generator with a number that is written in the code."""
+def constant_seeds(function: Any, of_all: bool = False) -> Iterator[tuple[str, int]]:
+    """Calls that seed a generator with a number that is written in the code.
+
+    Args:
+        function: Of the user.
+        of_all: Only those that seed a generator that all code shares, as ``torch.manual_seed`` does.
+    """
     if _code_of(function) is None:
         return
     try:
@@ -84,7 +90,8 @@ def constant_seeds(function: Any) -> Iterator[tuple[str, int]]:
             continue
         name = getattr(call.func, "attr", getattr(call.func, "id", ""))
         seed = call.args[0].value
-        if name in _SEEDERS and isinstance(seed, int):
+        shared = name == "seed_everything" or ast.unparse(call.func).rpartition(".")[0] in _SHARED
+        if name in _SEEDERS and type(seed) is int and (shared or not of_all):
             yield name, seed
 
 

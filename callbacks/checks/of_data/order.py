@@ -31,11 +31,12 @@ def _labels(batch: BatchFacts) -> list[int]:
     return [int(value) for value in found[0].sample.tolist()]
 
 
-@check("sorted-batches", at="start")
+@check("sorted-batches", at="steps")
 def data_sorted_by_class(seen: Seen) -> Iterator[Evidence]:
-    """The dataset is read in its order, and its labels are sorted."""
+    """The dataset is read in its order, and its labels, which a loss takes, are sorted."""
     loader = seen.data.get("train")
-    if not is_in_order(loader):
+    known = any(one.targets_known for one in seen.batches.get("train", ()))
+    if not known or not is_in_order(loader):
         return
     labels = targets_of(loader.dataset)  # type: ignore[union-attr]
     batch = loader.batch_size or 0  # type: ignore[union-attr]
@@ -51,7 +52,8 @@ def data_sorted_by_class(seen: Seen) -> Iterator[Evidence]:
 
 
 def _single_class_batches(seen: Seen) -> Iterator[Evidence]:
-    batches = [labels for one in seen.batches.get("train", ()) if len(labels := _labels(one)) >= 4]
+    known = [one for one in seen.batches.get("train", ()) if one.targets_known]
+    batches = [labels for one in known if len(labels := _labels(one)) >= 4]
     everything = Counter(label for labels in batches for label in labels)
     if len(batches) < 5 or len(everything) < 2 or set(everything) & {-1, -100}:
         return
@@ -78,7 +80,9 @@ def batches_of_one_class(seen: Seen) -> Iterator[Evidence]:
 @check("no-shuffle", at="start")
 def validation_shuffled_instead(seen: Seen) -> Iterator[Evidence]:
     """The validation loader shuffles and the training loader does not: they are exchanged."""
-    if is_in_order(seen.data.get("train")) and any(is_shuffled(one) for _, one in validations_of(seen)):
+    loader = seen.data.get("train")
+    several = is_in_order(loader) and len(loader) >= 4  # type: ignore[arg-type]
+    if several and any(is_shuffled(one) for _, one in validations_of(seen)):
         yield Evidence(
             "validation data is shuffled, and training data is not", "shuffle=True for the training data"
         )
@@ -115,7 +119,12 @@ def _classes_of_output(seen: Seen) -> int:
 def classes_that_training_never_shows(seen: Seen) -> Iterator[Evidence]:
     """Validation has classes of the model's outputs that a whole epoch of training has not."""
     classes, train = _classes_of_output(seen), _whole_epoch(seen)
-    if not classes or not train:
+    # One with a weight for each class has to learn it from samples; similarities to given vectors need not.
+    learned = any(
+        one.optimized and one.parameter.dim() > 1 and len(one.parameter) == classes
+        for one in seen.parameters.values()
+    )
+    if not classes or not train or not learned:
         return
     shown = {label for one in train for label in _labels(one)}
     asked = Counter(label for one in seen.batches.get("val", ()) for label in _labels(one))

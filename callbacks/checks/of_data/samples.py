@@ -109,7 +109,7 @@ def seed_in_each_sample(seen: Seen) -> Iterator[Evidence]:
     if not isinstance(loader, DataLoader):
         return
     for name, function in methods_behind(_base(loader.dataset), "__getitem__"):
-        for seeder, number in constant_seeds(function):
+        for seeder, number in constant_seeds(function, of_all=True):
             yield Evidence(
                 f"{name} calls {seeder}({number}) for each sample, so that all are augmented alike",
                 "leave the seed out: the Trainer seeds each sample",

@@ -37,8 +37,10 @@ def _too_slow(scheduler: Any, future: Future) -> bool:
     if not future.by_epochs or future.other_steps < 3 * future.steps:
         return False
     length = _length(scheduler)
-    if length is not None:
-        return length[1] > 3 * future.steps and future.steps > 1
+    if length is not None and future.steps > 1:
+        per_epoch = future.other_steps // future.steps
+        counted = abs(length[1] - future.other_steps) <= 1 or length[1] % max(2, per_epoch) == 0
+        return length[1] >= 20 * future.steps or (length[1] > 3 * future.steps and counted)
     if not isinstance(scheduler, lr_scheduler.LambdaLR) or future.steps < 3:
         return False
     inside, later = future.rates[: future.within], future.rates[future.within :]

@@ -91,7 +91,7 @@ def _set_of(optimizer: Any) -> set[Any]:
 def state_lost(seen: Seen) -> Iterator[Evidence]:
     """An optimizer has lost its moments several times."""
     lost = len(seen.emptied) + sum(one.emptied for one in seen.updates)
-    if lost >= 2:
+    if lost >= 3:
         yield Evidence(
             f"an optimizer has lost its state {lost} times in {seen.step} steps: momentum begins anew",
             "make it once, in configure_optimizers, and set rates by a schedule",
@@ -132,7 +132,8 @@ def two_optimizers_of_one_weight(seen: Seen) -> Iterator[Evidence]:
     names = {id(one.parameter): name for name, one in seen.parameters.items()}
     for index, one in enumerate(optimizers):
         for other in optimizers[index + 1 :]:
-            shared = {id(p) for p in parameters_of(one)} & {id(p) for p in parameters_of(other)}
+            own, others = ({id(p) for p in parameters_of(each)} for each in (one, other))
+            shared = own & others if own != others else set()
             steps = [{step for key, step in together if key == id(each)} for each in (one, other)]
             if shared and len(steps[0] & steps[1]) >= 3:
                 yield Evidence(
@@ -145,7 +146,9 @@ def two_optimizers_of_one_weight(seen: Seen) -> Iterator[Evidence]:
 @check("unused-average", at="end")
 def average_never_updated(seen: Seen) -> Iterator[Evidence]:
     """An average of the weights has no point when the run ends."""
-    if seen.step < 8 or seen.trainer.interrupted:
+    total = seen.trainer.total_steps
+    stopped = total is None or seen.trainer.global_step < total
+    if seen.step < 8 or stopped or seen.settings.get("fast_dev_run"):
         return
     for callback in seen.trainer.callbacks:
         if isinstance(callback, (EMA, SWA)) and not callback.averaged:
