@@ -11,7 +11,7 @@ _FILES = (
     *("of_model", "of_layers", "of_modes", "of_losses", "of_targets"),
     *("of_data.splits", "of_data.order", "of_data.samples", "of_data.contents", "of_data.targets"),
     *("of_optimization.rates", "of_optimization.schedules", "of_optimization.updates"),
-    "of_measurement",
+    *("of_measurement", "of_metrics"),
 )
 
 

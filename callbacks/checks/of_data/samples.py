@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -12,7 +13,9 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from ..finding import Evidence, check
 from ..seen import Seen
 from .code_facts import constant_seeds, draws_random_numbers, fixed_draws, methods_behind
-from .data_sources import sampler_of, size_of
+from .data_sources import sampler_of, shared_samples, size_of, sources_of
+
+_PARTS = 16
 
 
 def _base(dataset: Any) -> Any:
@@ -45,6 +48,21 @@ def stream_read_by_each_worker(seen: Seen) -> Iterator[Evidence]:
             f"{loader.num_workers} times in an epoch",
             "let each worker read its own part, by torch.utils.data.get_worker_info()",
         )
+
+
+@check("repeated-samples", at="start")
+def tables_that_overlap(seen: Seen) -> Iterator[Evidence]:
+    """Tables that are put together have rows of one place of the memory, and are not one table twice."""
+    parts = sources_of(seen.data.get("train"))[:_PARTS]
+    for number, one in enumerate(parts):
+        for other in parts[number + 1 :]:
+            shared = 0 if one.base is other.base else shared_samples(one, other)
+            if shared and {len(one.base), len(other.base)} != {shared}:
+                yield Evidence(
+                    f"two of the datasets that are put together for training share {shared} rows",
+                    "let each have its own rows",
+                )
+                return
 
 
 @check("repeated-samples", at="end", on_request=True)
@@ -177,6 +195,33 @@ def equal_in_all_epochs(seen: Seen) -> Iterator[Evidence]:
         yield Evidence(
             f"{name} draws once, when it is made, and is the same for each sample", "draw in its call"
         )
+
+
+@check("augmented-validation", at="validation")
+def one_transform_for_both(seen: Seen) -> Iterator[Evidence]:
+    """Validation of a classifier augments samples by the very function that training does."""
+    losses = list(seen.losses_in("train", "cross_entropy", "nll_loss"))
+    if not losses or not all(one.target.from_batch and len(one.target.shape) == 1 for one in losses):
+        return
+    own = {id(one) for _, one in _augmentations(seen.data.get("train"))}
+    for name, loader in seen.data.items():
+        shared = [place for place, one in _augmentations(loader) if id(one) in own]
+        if name != "train" and "train" not in name.lower() and shared:
+            yield Evidence(
+                f"{name} is augmented at random by {shared[0]}, as training is",
+                "give validation a dataset without the augmentation",
+            )
+
+
+def _augmentations(loader: Any) -> list[tuple[str, Any]]:
+    """What a dataset holds under the name of a transform, and draws random numbers."""
+    held = getattr(_base(getattr(loader, "dataset", None)), "__dict__", {})
+    found = []
+    for name, one in held.items():
+        function = one if isinstance(one, FunctionType) else vars(type(one)).get("__call__")
+        if ("transform" in name or "aug" in name) and function and draws_random_numbers(function):
+            found.append((name, one))
+    return found
 
 
 @check("augmented-validation", at="validation", on_request=True)
