@@ -14,6 +14,7 @@ from ..finding import Evidence, check
 from ..layer_watch import ALL_NORMS
 from ..seen import ParameterFacts, Seen
 from .schedule_future import futures
+from .schedules import is_too_fast
 
 _COUPLED = (torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, torch.optim.NAdam, torch.optim.RAdam)
 
@@ -68,9 +69,9 @@ def weights_stayed(seen: Seen) -> Iterator[Evidence]:
 def rate_falls_to_nothing(seen: Seen) -> Iterator[Evidence]:
     """Schedules take the rates to nothing in the first quarter of the run, for good."""
     found = futures(seen)
-    for _, future in found if len(found) == len(seen.trainer.optimizers) == 1 else ():
+    for scheduler, future in found if len(found) == len(seen.trainer.optimizers) == 1 else ():
         rates = future.rates[: future.within]
-        if len(rates) < 8:
+        if len(rates) < 8 or is_too_fast(scheduler, future):
             continue
         highest, rest = max(rates), rates[len(rates) // 4 :]
         if highest > 0 and max(rest) < 1e-5 * highest:

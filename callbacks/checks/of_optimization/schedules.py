@@ -48,7 +48,7 @@ def _too_slow(scheduler: Any, future: Future) -> bool:
     return bool(still and later and min(later) <= 0.05 * max(inside))
 
 
-def _too_fast(scheduler: Any, future: Future) -> bool:
+def is_too_fast(scheduler: Any, future: Future) -> bool:
     """Whether it goes by steps and is at its end after so many as there are epochs."""
     if future.by_epochs or future.steps < 4 * future.other_steps:
         return False
@@ -75,7 +75,7 @@ def schedule_in_the_other_unit(seen: Seen) -> Iterator[Evidence]:
                 f"{counts} steps once an epoch, {future.steps} times in all: it hardly changes the rate",
                 '"interval": "step" beside the scheduler, or count in epochs',
             )
-        elif _too_fast(scheduler, future):
+        elif is_too_fast(scheduler, future):
             low = min(future.rates[: future.within])
             yield Evidence(
                 f"{counts} steps at each of {future.steps} steps, and takes the rate to {low:.1e} early",
