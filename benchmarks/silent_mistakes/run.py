@@ -197,7 +197,9 @@ def main() -> None:
     rows = {name: judge(PROGRAMS[name], results[name]) for name in chosen}
     report(rows, options.verbose)
     if options.json:
-        options.json.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n")
+        kept = json.loads(options.json.read_text()) if options.json.exists() else {}
+        kept["check" if options.check else "defaults"] = dict(sorted(rows.items()))
+        options.json.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":
