@@ -136,7 +136,7 @@ def _slow(seen: Seen, limit: float, highest_rate: float) -> Iterator[Evidence]:
     total = seen.trainer.total_steps or seen.step
     weights = _weights(seen)
     rates = [max(one.rates, default=0.0) for one in seen.updates if one.phase == "train"]
-    if total < 20 or seen.step < 10 or not weights or not rates or max(rates) == 0:
+    if total < 20 or seen.step < 10 or not weights or not rates or median(rates) == 0:
         return
     future = [max(one.rates[: one.within]) for _, one in futures(seen)]
     planned = isinstance(next(iter(seen.trainer.lr_schedulers), None), LRScheduler)
