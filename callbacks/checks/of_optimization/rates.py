@@ -125,7 +125,7 @@ def weights_replaced_in_each_step(seen: Seen) -> Iterator[Evidence]:
 def weights_move_fast(seen: Seen) -> Iterator[Evidence]:
     """Updates are a large part of the weights."""
     moved = [_movement(one) for one in _weights(seen).values() if len(one.relative) >= 8]
-    if seen.step >= 10 and moved and median(moved) > 0.1:
+    if seen.step >= 10 and moved and median(moved) > 0.25:
         yield Evidence(
             f"each update changes the weights by {100 * median(moved):.0f} % of their size",
             "lower the learning rate",
@@ -143,7 +143,8 @@ def _slow(seen: Seen, limit: float, highest_rate: float) -> Iterator[Evidence]:
     if (planned and not future) or not any(one.changed for one in weights.values()):
         return
     highest = max([*rates, *future])
-    moved = median(_movement(one) for one in weights.values()) * highest / median(rates) * total
+    moving = [size for one in weights.values() if (size := _movement(one))]  # a rate of 0 may be a group's
+    moved = median(moving or [0.0]) * highest / median(rates) * total
     if highest <= highest_rate and moved < limit:
         yield Evidence(
             f"at a rate of {highest:.1e} the {total} steps of the run change the weights by "
