@@ -20,7 +20,9 @@ def chosen() -> dict[str, str]:
         names = sorted(set(row["expected"]) & set(row["findings"]))
         if names and names[0] not in found.values():
             found[program] = names[0]
-    own = [name for name, row in RESULTS.items() if not row["expected"] and "repository" not in row["family"]]
+    own = [
+        name for name, row in RESULTS.items() if not row["expected"] and "repository" not in row["family"]
+    ]
     return found | dict.fromkeys(own[:: len(own) // RIGHT], "")
 
 
