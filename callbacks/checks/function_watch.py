@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import mul
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from ...errors import is_users_frame
 from .layer_watch import LayerWatch
 from .seen import FunctionCall, LossCall, Phase, Seen, Stranger, TensorFacts, UnitFacts
 from .tensor_facts import facts_of, memory_of, tensors_in
@@ -45,7 +45,6 @@ _UNITS = {"relu", "relu_"}
 _VALUED = set(_THRESHOLDS.values())
 """Functions of which the values of the inputs are noted too."""
 _MOST_CALLS = 2000
-_FOREIGN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 _MOST_STRANGERS = 64
 _FIRST_VALUES = 16
 
@@ -282,7 +281,7 @@ def _is_in_place(name: str, kwargs: dict[str, Any]) -> bool:
 def _line_of_the_user() -> str:
     """The lines of the innermost call out of code that is neither torch's nor ours."""
     for frame in reversed(traceback.extract_stack()[:-1]):
-        if not frame.filename.startswith(_FOREIGN) and frame.lineno is not None:
+        if is_users_frame(frame.filename) and frame.lineno is not None:
             last = frame.end_lineno or frame.lineno
             return "".join(linecache.getline(frame.filename, n) for n in range(frame.lineno, last + 1))
     return ""

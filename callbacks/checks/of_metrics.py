@@ -88,6 +88,7 @@ def argmax_over_samples(seen: Seen) -> Iterator[Evidence]:
     """The argmax of outputs of (N, classes) goes over the samples."""
     tables = [one.output.shape for one in _own_losses(seen) if len(one.output.shape) == 2]
     widths = {shape[1] for shape in tables} if any(a != b for a, b in tables) else set()
+    judged = {one.output.memory for one in seen.losses_in("val")}  # and no table that a metric keeps
     others = {tuple(one.output.shape[2:]) for one in _own_losses(seen) if len(one.output.shape) > 2}
     for call in seen.calls_of("argmax", phase="val"):
         given = call.inputs[0] if call.inputs else None
@@ -99,7 +100,9 @@ def argmax_over_samples(seen: Seen) -> Iterator[Evidence]:
             len(given.shape) == 2
             and given.shape[0] > 1
             and (
-                (given.shape[1] in widths and axis != 1) or (axis is None and _is_square(given.shape, seen))
+                (given.shape[1] in widths and axis == 0)
+                or (axis is None and given.memory in judged and given.shape[1] in widths)
+                or (axis is None and given.memory in judged and _is_square(given.shape, seen))
             )
         ):
             what = "has no axis" if axis is None else "goes over the samples"

@@ -198,6 +198,7 @@ VALIDATED_ON_TRAINING_DATA = (
     "command_line custom_callbacks manual_dicts model_output monitors own_logger patience pictures"
 )
 OTHERWISE = {
+    "dropout_cnn": "its test data is its validation data",
     "ddpm": "its test data is its validation data",
     "speech_ctc": "its test data is its validation data",
     "skipped_batches": "its data has rows that are not finite, which it skips",

@@ -35,7 +35,8 @@ def one_target_for_all(seen: Seen) -> Iterator[Evidence]:
         facts = [one.targets[place] for one in batches if place in one.targets]
         low, high = min(one.minimum for one in facts), max(one.maximum for one in facts)
         size = sum(one.shape[0] if one.shape else 1 for one in facts)
-        if low == high and low not in (-1, -100) and size >= 16:
+        taken = {value for one in losses for value in (one.target.minimum, one.target.maximum)}
+        if low == high and taken == {low} and low not in (-1, -100) and size >= 16:
             yield Evidence(
                 f"all {size} targets of the epoch are {low:g}", "look at how the labels are made"
             )

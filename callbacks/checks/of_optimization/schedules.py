@@ -103,6 +103,9 @@ def schedule_stepped_too_seldom(seen: Seen) -> Iterator[Evidence]:
 @check("long-warmup", at="start")
 def warmup_beyond_the_end(seen: Seen) -> Iterator[Evidence]:
     """The rate rises through the whole run, and would reach its highest value after the end."""
+    total, epoch = seen.trainer.total_steps, seen.trainer.steps_per_epoch
+    if total is not None and epoch is not None and total < epoch:
+        return  # a trial of a longer run
     for scheduler, future in futures(seen):
         if _too_slow(scheduler, future):
             continue
