@@ -45,7 +45,7 @@ class Observer:
         self.looks = looks
         self.seen = Seen(trainer, settings=trainer.config["trainer"] if looks else {})
         self.notes_more, self.in_validation = looks, False
-        self._trainer = trainer
+        self._trainer, self._restored = trainer, frozenset(trainer.metrics)  # by a resume
         self.seen.first_epoch = trainer.epoch
         self._buffers: dict[str, Tensor] = {}
         self._is_fit_validation = False
@@ -183,7 +183,7 @@ class Observer:
 
     def _logged(self) -> set[str]:
         ours = ("perf/", "lr/", "checks/")
-        return {name for name in self._trainer.metrics if not name.startswith(ours)}
+        return {n for n in self._trainer.metrics if n not in self._restored and not n.startswith(ours)}
 
     def note_test_batch(self, batch: Any, number: int) -> None:
         """After a batch of a test."""
