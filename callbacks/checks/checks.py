@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ...common.argument_checks import SWITCH_OR_TEXTS, check_arguments
 from ...errors import PacelineError, nearest, shown
 from ...plugins import load
 from ..base import Callback
-from ..loggers.json_lines import JSONLogger
 from ..loggers.series import FOUND
 from .finding import Check, Finding, Moment
 from .observer import Observer
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .seen import Seen
 
 _JUDGED = (3, 10, 50, 250)
-"""Steps of a fit after which what was seen is judged."""
+"""Steps of a run after which what was seen is judged."""
 _VALIDATIONS = 2
 """Validations of a fit that are looked at, besides the sanity pass."""
 
@@ -76,7 +76,8 @@ class Checks(Callback):
         self.findings: list[Finding] = []
         self.on_request = False
         self._observer: Observer | None = None
-        self._start = self._validations = 0
+        self._validations = 0
+        self._restored: list[Finding] = []
 
     def _require_known(self, names: frozenset[str]) -> None:
         known = {one.name for one in (*built_in_checks(), *self._added)}
@@ -98,13 +99,11 @@ class Checks(Callback):
         """The next step of which anything is noted."""
         if self._observer is None:
             return math.inf
-        done = at.global_step - self._start
-        later = [step for step in Observer.NOTED if step > done]
-        return self._start + later[0] if later else math.inf
+        return next((step for step in Observer.NOTED if step > at.global_step), math.inf)
 
     def on_fit_start(self, trainer: TrainerView) -> None:
-        self.findings, self._observer = [], None
-        self._start, self._validations = trainer.global_step, 0
+        self.findings, self._restored = self._restored, []
+        self._observer, self._validations = None, 0
         if self.is_off:
             return
         self._observer = Observer(trainer, looks=trainer.is_global_zero)
@@ -112,14 +111,13 @@ class Checks(Callback):
 
     def on_step_start(self, trainer: TrainerView, batches: list[Any]) -> None:
         if self._observer is not None and self._observer.notes_more:
-            self._observer.begin_step(trainer.global_step - self._start + 1, batches)
+            self._observer.begin_step(trainer.global_step + 1, batches)
 
     def on_step_end(self, trainer: TrainerView, outputs: list[Any]) -> None:
         if self._observer is None:
             return
-        done = trainer.global_step - self._start
-        self._observer.end_step(done)
-        if done in _JUDGED:
+        self._observer.end_step(trainer.global_step)
+        if trainer.global_step in _JUDGED:
             self._judge(trainer, "steps")
 
     def on_validation_start(self, trainer: TrainerView) -> None:
@@ -160,6 +158,12 @@ class Checks(Callback):
         if self._observer is not None and stage == "fit":
             self._observer.close()
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"findings": [asdict(one) for one in self.findings]} if self.findings else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._restored = [Finding(**one) for one in state.get("findings", [])]
+
     def _judge(self, trainer: TrainerView, moment: Moment) -> None:
         """Look for what is not found yet; rank 0 does, and all know it. On all ranks."""
         found = trainer.ranks.on_rank_zero(lambda: self._look(trainer, moment))
@@ -168,20 +172,8 @@ class Checks(Callback):
             return
         for one in found:
             trainer.log_line(one.lines)
-        if trainer.stage == "fit" and trainer.is_global_zero:
-            self._write(trainer, found)
-
-    def _write(self, trainer: TrainerView, found: list[Finding]) -> None:
-        """Add a row to ``metrics.jsonl`` alone: no metric of the run, which a resumed one would lack."""
-        row: dict[str, float] = {
-            "step": trainer.global_step,
-            "epoch": trainer.epoch,
-            "time": round(trainer.counters.seconds(), 3),
-            "samples": trainer.counters.samples,
-        }
-        for one in trainer.callbacks:
-            if isinstance(one, JSONLogger):
-                one.write(row | {FOUND + finding.name: 1.0 for finding in found})
+        if trainer.stage == "fit":
+            trainer.publish({FOUND + one.name: 1.0 for one in found})
 
     def _look(self, trainer: TrainerView, moment: Moment) -> list[Finding]:
         observer = self._observer
