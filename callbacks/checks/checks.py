@@ -12,7 +12,6 @@ from ...common.argument_checks import SWITCH_OR_TEXTS, check_arguments
 from ...errors import PacelineError, nearest, shown
 from ...plugins import load
 from ..base import Callback
-from ..loggers.series import FOUND
 from .finding import Check, Finding, Moment
 from .observer import Observer
 from .table import built_in_checks
@@ -168,12 +167,8 @@ class Checks(Callback):
         """Look for what is not found yet; rank 0 does, and all know it. On all ranks."""
         found = trainer.ranks.on_rank_zero(lambda: self._look(trainer, moment))
         self.findings += found
-        if not found:
-            return
         for one in found:
             trainer.log_line(one.lines)
-        if trainer.stage == "fit":
-            trainer.publish({FOUND + one.name: 1.0 for one in found})
 
     def _look(self, trainer: TrainerView, moment: Moment) -> list[Finding]:
         observer = self._observer

@@ -182,7 +182,7 @@ class Observer:
         self._buffers = {}
 
     def _logged(self) -> set[str]:
-        ours = ("perf/", "lr/", "checks/")
+        ours = ("perf/", "lr/")
         return {n for n in self._trainer.metrics if n not in self._restored and not n.startswith(ours)}
 
     def note_test_batch(self, batch: Any, number: int) -> None:

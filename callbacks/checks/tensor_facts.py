@@ -11,6 +11,7 @@ from torch import Tensor
 from .seen import BatchFacts, TensorFacts
 
 _SAMPLE = 4096
+_MOST = 2**16
 _COLUMNS = 256
 _CLOSE = 1e-4
 _TARGETS = ("target", "targets", "label", "labels", "y", "class", "classes")
@@ -41,6 +42,8 @@ def facts_of(
     )
     numbers, first, alike, sums = [0.0] * 5, torch.empty(0), False, False
     if not light:
+        if values.dim() and values.numel() > _MOST:  # some rows tell enough, and take little memory
+            values = values[: max(2, _MOST // values[0].numel())]
         flat = values.reshape(-1)
         wide = flat.to(torch.float64 if values.dtype == torch.float64 else torch.float32)
         spread = wide.std(correction=0)

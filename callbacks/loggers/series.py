@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 POSITION = ("step", "epoch", "time", "samples", "tokens")  # the keys of a row that say where it belongs
-FOUND = "checks/"  # the name of a finding follows it, in the row of the step at which it was found
 _LAST_STEP = 2**53  # what a float64 holds exactly
 
 

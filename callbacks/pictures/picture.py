@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..loggers.series import FOUND, Array, Series, bucketed
+from ..loggers.series import Array, Series, bucketed
 from .panels import RATES, SPEED, ends_of_y, place_of, shortened
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def lines_of(series: Sequence[Series], axis: str = "step", family: int = 0) -> d
     panels: dict[str, list[Line]] = {}
     for one in sorted(series, key=lambda one: one.name):
         place, x = place_of(one.name), one.x.get(axis)
-        if x is not None and not one.name.startswith(FOUND):
+        if x is not None:
             known = ~np.isnan(x)
             line = Line(place.line, x[known], one.values[known], family)
             panels.setdefault(place.panel, []).append(line)

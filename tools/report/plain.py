@@ -58,7 +58,7 @@ class ReportedRun:
         values: What it logged, by full name such as ``val/loss``.
         checkpoints: Those that it can resume from, oldest first.
         warnings: Lines of its log with ``warning:`` or ``error:``, and how often each was repeated.
-        findings: Mistakes that raise no error: name, step, evidence, cure.
+        findings: Mistakes that raise no error: name, evidence, cure.
         crash_reports: Files ``crash-rank-<n>.txt`` in its folder, also of sessions before a resume.
     """
 

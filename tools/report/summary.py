@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...callbacks.loggers.series import FOUND, Series, read_series
+from ...callbacks.loggers.series import Series, read_series
 from ...callbacks.pictures.panels import in_order, place_of
 from ...errors import PacelineError, nearest
 from ...trainer.checkpoint.files import format as files
@@ -60,13 +62,11 @@ class ShownFinding(NamedTuple):
 
     Attributes:
         name: Of the finding, ``hidden-weights``.
-        step: Of the optimizer.
         evidence: What was seen.
         cure: How to mend it.
     """
 
     name: str
-    step: int
     evidence: str
     cure: str
 
@@ -148,7 +148,7 @@ def summarize(runs: Sequence[Run]) -> list[RunSummary]:
 def _summary(run: Run, label: str) -> RunSummary:
     rows, (config, environment) = run.rows, described(run)
     log = _lines(run.folder / "log.txt")
-    findings = _findings(rows, log)
+    findings = _findings(log)
     shown = {f"warning: {one.evidence} ({one.name})" for one in findings}
     return RunSummary(
         label=label,
@@ -156,7 +156,7 @@ def _summary(run: Run, label: str) -> RunSummary:
         facts=read_facts(run.folder, config, environment, rows),
         config=_flat(config),
         environment=_flat(_compared(environment)),
-        series=[one for one in read_series(rows) if not one.name.startswith(FOUND)],
+        series=read_series(rows),
         checkpoints=_checkpoints(run),
         warnings={line: count for line, count in _warnings(log).items() if line not in shown},
         texts=_texts(run.folder / "media"),
@@ -231,19 +231,18 @@ def _warnings(log: Sequence[str]) -> dict[str, int]:
     return dict(Counter(line.strip() for line in lines))
 
 
-def _findings(rows: Sequence[dict[str, Any]], log: Sequence[str]) -> list[ShownFinding]:
-    """What the rows name, with the two lines that the log has of each."""
-    steps = {
-        name.removeprefix(FOUND): row["step"] for row in rows for name in row if name.startswith(FOUND)
-    }
-    found = []
-    for name, step in steps.items():
-        ends = [number for number, line in enumerate(log) if line.endswith(f" ({name})")]
-        evidence = log[ends[-1]].partition("warning: ")[2].removesuffix(f" ({name})") if ends else ""
-        after = log[ends[-1] + 1 : ends[-1] + 2] if ends else []
-        cure = "".join(line.partition(" ")[2].partition("; if it is meant")[0].strip() for line in after)
-        found.append(ShownFinding(name, int(step), evidence, cure))
-    return found
+def _findings(log: Sequence[str]) -> list[ShownFinding]:
+    """Findings as ``Finding.lines`` writes them, once each."""
+    found = {}
+    for line, after in pairwise(log):
+        shown, cure = _FOUND.search(line), _CURE.search(after)
+        if shown and cure and shown[2] == cure[2]:
+            found[shown[2]] = ShownFinding(shown[2], shown[1], cure[1])
+    return list(found.values())
+
+
+_FOUND = re.compile(r"warning: (.*) \(([a-z0-9-]+)\)$")
+_CURE = re.compile(r'^\S+ +(.*); if it is meant: callbacks=Checks\(skip="([a-z0-9-]+)"\)$')
 
 
 def chosen_panels(runs: Sequence[RunSummary], metrics: Sequence[str] = ()) -> list[str]:

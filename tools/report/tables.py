@@ -147,7 +147,6 @@ def finding_section(runs: Sequence[RunSummary]) -> str:
             [
                 _run_cell(number, run),
                 _cell(one.name),
-                _cell(f"{one.step:,}", "number"),
                 _cell(one.evidence, "long"),
                 _cell(one.cure, "long"),
             ]
@@ -155,7 +154,7 @@ def finding_section(runs: Sequence[RunSummary]) -> str:
         for number, run in enumerate(runs)
         for one in run.findings
     ]
-    head = '<th>run</th><th>finding</th><th class="number">step</th><th>what was seen</th><th>cure</th>'
+    head = "<th>run</th><th>finding</th><th>what was seen</th><th>cure</th>"
     return _section("Findings", _table([head], lines)) if lines else ""
 
 

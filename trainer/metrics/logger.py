@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...callbacks.loggers.media import Media
-from ...callbacks.loggers.series import FOUND
 from ...errors import PacelineError, nearest
 from ...strategies.ranks.collectives import Collectives
 from ..state import Clock, TrainState
@@ -168,7 +167,7 @@ class MetricLogger:
         """Make reduced values the latest ones and write them as a row."""
         if not values:
             return
-        self.latest.update({n: v for n, v in values.items() if not n.startswith(FOUND)})  # no metrics
+        self.latest.update(values)
         self._count_tokens()
         row = self._position()
         for queue in self._queues:

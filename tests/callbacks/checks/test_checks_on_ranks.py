@@ -35,4 +35,3 @@ def test_ranks_find_what_one_device_finds_once(ranks, strategy):
     folder = ranks / strategy / "1"
     for name, _ in alone:
         assert (folder / "log.txt").read_text().count(f"({name})") == 1
-        assert (folder / "metrics.jsonl").read_text().count(f'"checks/{name}"') == 1
