@@ -1,7 +1,7 @@
 """Checks for mistakes that raise no error."""
 
-from .checks import Checks, findings_of
+from .checks import Checks
 from .finding import Check, Evidence, Finding, check
 from .seen import Seen
 
-__all__ = ["Check", "Checks", "Evidence", "Finding", "Seen", "check", "findings_of"]
+__all__ = ["Check", "Checks", "Evidence", "Finding", "Seen", "check"]

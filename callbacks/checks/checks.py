@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -198,13 +198,3 @@ def _first(one: Check, observer: Observer) -> Finding | None:
         return None
     more = f" (and {len(evidence) - 1} more like it)" if len(evidence) > 1 else ""
     return Finding(one.name, evidence[0].seen + more, evidence[0].cure, observer.seen.step)
-
-
-def findings_of(callbacks: Iterable[Any]) -> list[Finding]:
-    """The findings among the callbacks of a Trainer.
-
-    Example:
-        >>> findings_of(trainer.callbacks)
-        []
-    """
-    return [finding for one in callbacks if isinstance(one, Checks) for finding in one.findings]

@@ -162,13 +162,6 @@ class UpdateWatch:
         for name, change, size in zip(before, numbers[::2], numbers[1::2], strict=True):
             self._seen.parameters[name].relative.append(change / size if size else float(change > 0))
 
-    def note_unoptimized(self) -> None:
-        """After a backward pass: count gradients of trainable parameters that no optimizer has."""
-        for facts in self._seen.parameters.values():
-            if not facts.optimized and facts.parameter.requires_grad:
-                facts.updates += 1
-                facts.gradients += facts.parameter.grad is not None
-
 
 class FreshGradients:
     """Knows of a few small parameters of each optimizer which gradients came since its last update."""
