@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from ...errors import is_users_frame
 from .layer_watch import LayerWatch
 from .seen import FunctionCall, LossCall, Phase, Seen, Stranger, TensorFacts, UnitFacts
-from .tensor_facts import facts_of, memory_of, tensors_in
+from .tensor_facts import facts_of, is_readable, memory_of, tensors_in
 
 LOSSES = {
     function.__name__: list(inspect.signature(function).parameters)
@@ -55,16 +55,18 @@ class FunctionWatch(TorchFunctionMode):
     Args:
         seen: What it fills.
         layers: Says which layer calls.
+        failed: Called with an error of its own, which does not reach the run.
+
+    Attributes:
         known: The ids of the parameters of the module and of the optimizers; None where steps compute with
             others, as with weights that are split over ranks.
-        failed: Called with an error of its own, which does not reach the run.
+        targets: Places in the batch of what a loss took as its target.
     """
 
-    def __init__(
-        self, seen: Seen, layers: LayerWatch, known: set[int] | None, failed: Callable[[Exception], None]
-    ) -> None:
+    def __init__(self, seen: Seen, layers: LayerWatch, failed: Callable[[Exception], None]) -> None:
         super().__init__()
-        self._seen, self._layers, self._known, self._failed = seen, layers, known, failed
+        self._seen, self._layers, self._failed = seen, layers, failed
+        self.known: set[int] | None = None
         self._phase: Phase = "train"
         self._step = 0
         self._batch_memory: dict[int, str] = {}
@@ -116,11 +118,12 @@ class FunctionWatch(TorchFunctionMode):
         return result
 
     def _look(self, name: str, args: Any, kwargs: dict[str, Any], result: Any) -> None:
-        if hasattr(result, "to_local"):  # split over ranks, which would all have to look at it
+        if isinstance(result, Tensor) and not is_readable(result):
             return
-        known = self._known
+        known = self.known
         for one in _flat(args) if known is not None else ():
-            if one.requires_grad and one.is_leaf and known is not None and id(one) not in known:
+            is_stranger = one.requires_grad and one.is_leaf and known is not None and id(one) not in known
+            if is_stranger and is_readable(one):
                 self._meet(one, result)
         if _is_in_place(name, kwargs) and args and isinstance(args[0], Tensor):
             self._layers.forget(args[0])

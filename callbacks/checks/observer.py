@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,7 +16,7 @@ from .attributes import monitors_of, numbers_of
 from .function_watch import FunctionWatch
 from .layer_watch import LayerWatch
 from .seen import LayerFacts, Phase, Seen
-from .tensor_facts import batch_facts, memory_of, tensors_in
+from .tensor_facts import batch_facts, is_readable, memory_of, tensors_in
 from .update_watch import UpdateWatch, parameters_of
 
 _UPDATES = 10
@@ -23,6 +25,23 @@ _BATCHES = 50
 _EVALUATION_BATCHES = 100
 _BUFFERS, _BUFFER_VALUES = 3, 256
 _FITS: WeakKeyDictionary[nn.Module, tuple[str, int]] = WeakKeyDictionary()
+
+Arguments = ParamSpec("Arguments")
+
+
+def _guarded(
+    look: Callable[Concatenate[Observer, Arguments], None],
+) -> Callable[Concatenate[Observer, Arguments], None]:
+    """An error of this method ends the watching, and not the run."""
+
+    @functools.wraps(look)
+    def guarded(self: Observer, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        try:
+            look(self, *args, **kwargs)
+        except Exception as error:
+            self._fail(error)
+
+    return guarded
 
 
 class Observer:
@@ -52,22 +71,24 @@ class Observer:
         self._marked = (0, 0)  # losses and calls of which it is known what the batch gave
         self.updates = UpdateWatch(self.seen, self._fail)
         self.layers = LayerWatch(self.seen, self._fail)
-        known: set[int] | None = set()
-        if looks:
-            self.updates.take_parameters()
-            parameters = list(self.seen.module.parameters())
-            weights = trainer.strategy.weights
-            self.seen.own_weights = all(p.numel() and not weights.is_sharded(p) for p in parameters)
-            known = {id(p) for p in parameters}
-            named = self.seen.module.named_modules()
-            self.seen.asleep = {name for name, part in named if not part.training}
-            known |= {id(p) for one in trainer.optimizers for p in parameters_of(one)}
-            self.seen.fits = _count_fit(trainer)
-            self.seen.monitors = list(monitors_of(trainer))
-        if not self.seen.own_weights:
-            known = None
-        self.functions = FunctionWatch(self.seen, self.layers, known, self._fail)
+        self.functions = FunctionWatch(self.seen, self.layers, self._fail)
         self._watches = looks and _can_be_watched(trainer, self.seen.settings)
+        if looks:
+            self._begin_fit()
+
+    @_guarded
+    def _begin_fit(self) -> None:
+        """Know the module and its parameters before the first step."""
+        module, trainer = self.seen.module, self._trainer
+        self.updates.take_parameters()
+        parameters, weights = list(module.parameters()), trainer.strategy.weights
+        self.seen.own_weights = all(p.numel() and not weights.is_sharded(p) for p in parameters)
+        if self.seen.own_weights:
+            optimized = (p for one in trainer.optimizers for p in parameters_of(one))
+            self.functions.known = {id(p) for p in (*parameters, *optimized)}
+        self.seen.asleep = {name for name, part in module.named_modules() if not part.training}
+        self.seen.fits = _count_fit(trainer)
+        self.seen.monitors = list(monitors_of(trainer))
 
     def _fail(self, error: Exception) -> None:
         if self.looks:
@@ -76,28 +97,27 @@ class Observer:
         # What watches the step goes at its end: a hook that is removed while it runs would end the run.
         self.looks = self.notes_more = False
 
+    @_guarded
     def begin_step(self, number: int, batches: list[Any]) -> None:
         """Before a step of the fit, counted from 1."""
-        try:
-            self.seen.step = number - 1
-            self.updates.look_at_states(number)
-            if number <= _UPDATES or number in _WATCHED:
-                self.updates.begin("train")
-            if number <= _BUFFERS:
-                self._buffers = _buffers_of(self.seen.module)
-            if number <= _BATCHES:
-                known = frozenset(self.functions.targets)
-                noted = self.seen.batches.setdefault("train", [])
-                for batch in batches:
-                    light = number > _UPDATES
-                    noted.append(batch_facts(batch, number, known, light, self._trainer.epoch))
-            if number in _WATCHED and self._watches:
-                self.seen.watched.add(number)
-                self.layers.begin("train")
-                self.functions.begin("train", number, batches)
-        except Exception as error:
-            self._fail(error)
+        self.seen.step = number - 1
+        self.updates.look_at_states(number)
+        if number <= _UPDATES or number in _WATCHED:
+            self.updates.begin("train")
+        if number <= _BUFFERS:
+            self._buffers = _buffers_of(self.seen.module)
+        if number <= _BATCHES:
+            known = frozenset(self.functions.targets)
+            noted = self.seen.batches.setdefault("train", [])
+            for batch in batches:
+                light = number > _UPDATES
+                noted.append(batch_facts(batch, number, known, light, self._trainer.epoch))
+        if number in _WATCHED and self._watches:
+            self.seen.watched.add(number)
+            self.layers.begin("train")
+            self.functions.begin("train", number, batches)
 
+    @_guarded
     def end_step(self, number: int) -> None:
         """After a step of the fit."""
         self.functions.end()
@@ -106,25 +126,23 @@ class Observer:
         if not self.looks:
             self.close()
             return
-        try:
-            self.seen.step = number
-            if number <= _UPDATES:
-                self.updates.compare_with_first()
-                self._note_norm()
-            if number in self.seen.watched:
-                losses = self._trainer.loop.step_facts().losses
-                self.seen.step_losses[number] = [float(loss) for loss, _ in losses]
-            self.seen.epoch_ended |= number >= (self._trainer.steps_per_epoch or math.inf)
-            if number <= _BUFFERS:
-                self._compare_buffers("train")
-            new = self._logged() - self.seen.logged.get("val", set())
-            self.seen.logged.setdefault("train", set()).update(new)
-            if number == 1:
-                self.seen.logged_first = new
-            self.notes_more = number < self.NOTED[-1]
-        except Exception as error:
-            self._fail(error)
+        self.seen.step = number
+        if number <= _UPDATES:
+            self.updates.compare_with_first()
+            self._note_norm()
+        if number in self.seen.watched:
+            losses = self._trainer.loop.step_facts().losses
+            self.seen.step_losses[number] = [float(loss) for loss, _ in losses]
+        self.seen.epoch_ended |= number >= (self._trainer.steps_per_epoch or math.inf)
+        if number <= _BUFFERS:
+            self._compare_buffers("train")
+        new = self._logged() - self.seen.logged.get("val", set())
+        self.seen.logged.setdefault("train", set()).update(new)
+        if number == 1:
+            self.seen.logged_first = new
+        self.notes_more = number < self.NOTED[-1]
 
+    @_guarded
     def begin_validation(self, sanity: bool) -> None:
         """Before a validation of the fit."""
         if not self.looks:
@@ -138,6 +156,7 @@ class Observer:
         if not sanity:
             self.seen.batches["val"] = []
 
+    @_guarded
     def note_validation_batch(self, batch: Any, number: int) -> None:
         """After a batch of a validation."""
         if self.in_validation and self.looks and number < _EVALUATION_BATCHES:
@@ -154,6 +173,7 @@ class Observer:
                     facts = self.seen.layers.setdefault(name, LayerFacts())
                     facts.modes.setdefault("val", set()).add(True)
 
+    @_guarded
     def end_validation(self, sanity: bool) -> None:
         """After a validation of the fit."""
         self.functions.end()
@@ -185,21 +205,20 @@ class Observer:
         ours = ("perf/", "lr/")
         return {n for n in self._trainer.metrics if n not in self._restored and not n.startswith(ours)}
 
+    @_guarded
     def note_test_batch(self, batch: Any, number: int) -> None:
         """After a batch of a test."""
         if self.looks and number < _EVALUATION_BATCHES:
             self._note_batch("test", batch, number)
 
+    @_guarded
     def _note_batch(self, phase: Phase, batch: Any, number: int) -> None:
-        try:
-            noted = self.seen.batches.setdefault(phase, [])
-            known = frozenset(self.functions.targets)
-            with self.layers.taking_notes():
-                noted.append(batch_facts(batch, number, known, light=number >= _UPDATES))
-            self._mark(batch)
-            self.functions.take_batch(())
-        except Exception as error:
-            self._fail(error)
+        noted = self.seen.batches.setdefault(phase, [])
+        known = frozenset(self.functions.targets)
+        with self.layers.taking_notes():
+            noted.append(batch_facts(batch, number, known, light=number >= _UPDATES))
+        self._mark(batch)
+        self.functions.take_batch(())
 
     def _mark(self, batch: Any) -> None:
         """Say of what a validation or test step has called which tensors are those of its batch."""
@@ -210,6 +229,7 @@ class Observer:
             one.from_batch = one.memory in lies
         self._marked = (len(self.seen.losses), len(self.seen.calls))
 
+    @_guarded
     def end_fit(self) -> None:
         """After the last step."""
         if self.looks:
@@ -229,7 +249,7 @@ def _buffers_of(module: nn.Module) -> dict[str, Tensor]:
     return {
         name: one.detach().reshape(-1)[:_BUFFER_VALUES].clone()
         for name, one in module.named_buffers()
-        if one.numel() > 1 and one.dtype.is_floating_point and not hasattr(one, "to_local")
+        if one.numel() > 1 and one.dtype.is_floating_point and is_readable(one)
     }
 
 

@@ -36,10 +36,7 @@ def facts_of(
     """
     made_by = type(tensor.grad_fn).__name__.partition("Backward")[0] if tensor.grad_fn is not None else ""
     values = tensor.detach()
-    split = hasattr(values, "to_local")  # over ranks, which would all have to look at it
-    light = (
-        light or split or not tensor.numel() or values.is_complex() or values.layout is not torch.strided
-    )
+    light = light or not is_readable(values) or not tensor.numel() or values.is_complex()
     numbers, first, alike, sums = [0.0] * 5, torch.empty(0), False, False
     if not light:
         if values.dim() and values.numel() > _MOST:  # some rows tell enough, and take little memory
@@ -69,6 +66,15 @@ def facts_of(
         origin=_origin(tensor),
         memory=memory_of(tensor),
     )
+
+
+def is_readable(tensor: Tensor) -> bool:
+    """Whether any function can read its values here.
+
+    Not those of a class that chooses what each operation does: quantized weights, which have few
+    operations, and sharded ones, which all ranks would have to read.
+    """
+    return type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__ and tensor.layout is torch.strided
 
 
 def _origin(tensor: Tensor) -> str:
@@ -164,7 +170,7 @@ def _checksums(tensors: dict[str, Tensor], rows: int) -> list[int]:
     """A number for each sample of a batch, of all its tensors with so many rows."""
     sums = [0] * rows
     for place, one in tensors.items():
-        if one.dim() and len(one) == rows and one.layout is torch.strided and not one.is_complex():
+        if one.dim() and len(one) == rows and is_readable(one) and not one.is_complex():
             factor = 2 * hash(place) + 1 if not place.isdigit() else 2 * int(place) + 1
             sums = [(a + factor * b) % 2**64 for a, b in zip(sums, checksums_of_rows(one), strict=True)]
     return sums
@@ -177,7 +183,7 @@ def _is_distinct(rows: Tensor) -> bool:
 
 def _main_input(inputs: dict[str, Tensor]) -> Tensor | None:
     """The tensor with the most numbers in a row."""
-    rows = [one for one in inputs.values() if one.dim() > 1 and len(one) and one.layout is torch.strided]
+    rows = [one for one in inputs.values() if one.dim() > 1 and len(one) and is_readable(one)]
     return max(rows, key=lambda one: one[0].numel(), default=None)
 
 

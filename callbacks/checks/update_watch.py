@@ -15,6 +15,7 @@ from torch.optim.optimizer import (
 )
 
 from .seen import ParameterFacts, Phase, Seen, UpdateFacts
+from .tensor_facts import is_readable
 
 _SAMPLE = 256
 _MOST_UPDATES = 200
@@ -43,9 +44,13 @@ class UpdateWatch:
         """Know the parameters and their first values, before the first step."""
         optimized = {id(p) for one in self._seen.trainer.optimizers for p in parameters_of(one)}
         for name, parameter in self._seen.module.named_parameters():
-            self._names[id(parameter)] = name
-            self._seen.parameters[name] = ParameterFacts(parameter, id(parameter) in optimized)
-            self._first[name] = _sample(parameter)
+            facts = ParameterFacts(parameter, id(parameter) in optimized)
+            self._seen.parameters[name] = facts
+            if is_readable(_local(parameter)):
+                self._names[id(parameter)] = name
+                self._first[name] = _sample(parameter)
+            else:
+                facts.changed = True  # as far as anybody can see
         for optimizer in self._seen.trainer.optimizers:
             self._note_state(optimizer)
 
@@ -129,7 +134,7 @@ class UpdateWatch:
         self._seen.updates.append(facts_of_all)
         if self._phase != "train":
             return
-        cosines = _cosines(parameters)
+        cosines = torch.stack([_cosine(p) for p in parameters]).tolist() if parameters else []
         for parameter, value, cosine in zip(parameters, values, cosines, strict=True):
             name = self._names.get(id(parameter))
             if name is None:
@@ -176,7 +181,7 @@ class FreshGradients:
 
     def watch(self, optimizer: Any, parameters: Iterator[nn.Parameter]) -> list[Any]:
         """Watch the gradients of some of its parameters: the handles to stop it by."""
-        whole = [p for p in parameters if p.requires_grad and p.is_leaf and not hasattr(p, "to_local")]
+        whole = [p for p in parameters if p.requires_grad and p.is_leaf and is_readable(p)]
         fit = [p for p in whole if p.numel() <= _SAMPLE * 16]
         chosen = [*fit[:2], *fit[-2:]] if len(fit) > 4 else fit
         self._parameters[id(optimizer)] = chosen
@@ -247,21 +252,14 @@ def _age_of(optimizer: Any) -> float:
     return float(age) if on_cpu else 1.0
 
 
-def _cosines(parameters: list[nn.Parameter]) -> list[float]:
-    """How far each gradient points along its parameter; 0 where one of them is 0."""
-    pairs = [(p.detach(), p.grad) for p in parameters]
-    plain = [
-        (p, g)
-        if g is not None and g.layout is torch.strided and p.dim() > 1 and not hasattr(p, "to_local")
-        else None
-        for p, g in pairs
-    ]
-    found = [
-        torch.nn.functional.cosine_similarity(p.reshape(1, -1), g.reshape(1, -1)).float()
-        for p, g in (one for one in plain if one is not None)
-    ]
-    values = iter(torch.cat(found).tolist() if found else [])
-    return [0.0 if one is None else next(values) for one in plain]
+def _cosine(parameter: nn.Parameter) -> Tensor:
+    """How far its gradient points along a parameter, by some values; 0 where one of them is 0."""
+    gradient = parameter.grad
+    if gradient is not None and parameter.dim() > 1 and is_readable(parameter) and is_readable(gradient):
+        pair = _sample(parameter), _sample(gradient)
+        if pair[0].shape == pair[1].shape:
+            return torch.cosine_similarity(*pair, 0).float()
+    return torch.zeros((), device=parameter.device)
 
 
 def parameters_of(optimizer: Any) -> Iterator[nn.Parameter]:
@@ -270,11 +268,17 @@ def parameters_of(optimizer: Any) -> Iterator[nn.Parameter]:
         yield from group["params"]
 
 
+def _local(tensor: Tensor) -> Tensor:
+    """The part of a sharded tensor that lies here, or all of another one."""
+    local = getattr(tensor, "to_local", None)
+    part: Tensor = tensor.detach() if local is None else local().detach()
+    return part
+
+
 @torch.no_grad()
 def _sample(parameter: Tensor) -> Tensor:
     """A copy of some values, spread over the parameter."""
-    local = getattr(parameter, "to_local", None)
-    values = parameter.detach() if local is None else local().detach()
+    values = _local(parameter)
     if not values.is_contiguous():
         values = values[:1] if values.dim() else values
     flat = values.reshape(-1)
@@ -283,10 +287,9 @@ def _sample(parameter: Tensor) -> Tensor:
 
 
 def _norm(gradient: Tensor) -> Tensor:
-    local = getattr(gradient, "to_local", None)
-    plain: Tensor = gradient if local is None else local()
+    plain = _local(gradient)
     if plain.layout is not torch.strided:
         plain = plain.coalesce().values()
     wide = torch.promote_types(plain.dtype, torch.float32)
-    norm: Tensor = torch.linalg.vector_norm(plain.detach(), dtype=wide).to(torch.float32)
+    norm: Tensor = torch.linalg.vector_norm(plain, dtype=wide).to(torch.float32)
     return norm.cpu()

@@ -191,3 +191,32 @@ def test_the_catalogue_has_every_finding():
 def test_wrong_arguments(wrong):
     with pytest.raises(PacelineError):
         Checks(skip=wrong)
+
+
+class OnlyMultiplied(torch.Tensor):
+    """A weight as quantized ones are: it is multiplied, and knows few other operations."""
+
+    @classmethod
+    def of(cls, plain):
+        made = plain.as_subclass(cls)
+        made.plain = plain
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.detach.default:
+            return cls.of(args[0].plain)
+        if func not in (torch.ops.aten.t.default, torch.ops.aten.addmm.default, torch.ops.aten.mm.default):
+            raise NotImplementedError(f"{func} of quantized weights")
+        return func(*(one.plain if isinstance(one, cls) else one for one in args), **kwargs or {})
+
+
+def test_weights_that_know_few_operations_end_nothing():
+    module = Net(nn.Linear(3, 3))
+    module.head[1].weight = nn.Parameter(OnlyMultiplied.of(torch.eye(3)), requires_grad=False)
+    assert isinstance(dict(module.named_parameters())["head.1.weight"], OnlyMultiplied)
+    checks = Checks()
+    assert fit(module, checks).global_step == 12
+    assert checks.findings == []
+    assert checks.seen.watched == {1, 2, 3, 10}
+    assert len(checks.seen.parameters["net.0.weight"].relative) == 10
