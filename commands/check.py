@@ -28,10 +28,11 @@ def check(
     seconds: Annotated[float, typer.Option(min=1.0, help="How long the first fit is trained.")] = 40.0,
     as_json: JSON = False,
 ) -> None:
-    """Look for mistakes of a training program that raise no error: it is run up to its first fit.
+    """Look for mistakes of a training program that raise no error.
 
-    The fit is trained for a short time on one device and written nowhere; then copies of the module and the
-    data are tried out. The exit code is 0 when nothing was found, else 1.
+    Its first fit is trained for a short time on one device and written nowhere. Then copies of the module and
+    of the data are tried out, and the rest of a script is watched for 30 seconds. The exit code is 0 when
+    nothing was found, else 1.
     """
     from ..common.version import __version__
 

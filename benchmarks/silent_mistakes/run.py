@@ -35,7 +35,8 @@ from paceline import PacelineError, Trainer
 from paceline.callbacks import Checks
 from paceline.callbacks.checks.table import built_in_checks
 from paceline.callbacks.pictures import curves
-from paceline.tools.check.examine import Report, examine
+from paceline.tools.rerun.check_request import CheckRequest
+from paceline.tools.rerun.check_trainer import CheckTrainer
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))  # programs import each other's tasks by the folder's name
@@ -58,32 +59,20 @@ def trainer_class() -> Any:
     return functools.partial(Trainer, progress=False, loggers=["-curves", "-tensorboard"])
 
 
-class CheckingTrainer(Trainer):
-    """A Trainer whose first ``fit`` is a check, and ends the program.
-
-    Attributes:
-        report: What the check came to.
-    """
-
-    report: Report | None = None
-
-    def fit(self, module: Any = None, *data: Any, datamodule: Any = None, **others: Any) -> Any:  # type: ignore[override]
-        given = dict(zip(("train_dataloader", "val_dataloader"), data, strict=False)) | others
-        loaders = given.get("train_dataloader"), given.get("val_dataloader")
-        CheckingTrainer.report = examine(self, module, (*loaders, datamodule), seconds=20.0)
-        raise SystemExit(0)
-
-
 def check_program(name: str) -> dict[str, Any]:
     """As ``run_program``, by a check."""
-    CheckingTrainer.report, vars(paceline)["Trainer"] = None, CheckingTrainer
-    seconds, error, _ = _run(name, functools.partial(CheckingTrainer, progress=False))
-    report = CheckingTrainer.report
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        out = Path(folder) / "report.json"
+        os.environ |= CheckRequest(str(out), 20.0, later_seconds=DEADLINE).variables()
+        vars(paceline)["Trainer"] = CheckTrainer
+        seconds, error, _ = _run(name, functools.partial(CheckTrainer, progress=False))
+        found = json.loads(out.read_text()) if out.exists() else {"findings": [], "not_looked_at": {}}
+        error = "" if out.exists() else error
     return {
-        "findings": {one.name: one.evidence for one in report.findings} if report else {},
+        "findings": {one["name"]: one["evidence"] for one in found["findings"]},
         "seconds": seconds,
         "error": error,
-        "failed_checks": [f"{n}: {why}" for n, why in report.not_looked_at.items()] if report else [],
+        "failed_checks": [f"{name}: {why}" for name, why in found["not_looked_at"].items()],
     }
 
 

@@ -14,7 +14,7 @@ from ...plugins import load
 from ..base import Callback
 from .finding import Check, Finding, Moment
 from .observer import Observer
-from .table import built_in_checks
+from .table import ON_REQUEST, built_in_checks
 
 if TYPE_CHECKING:
     from ...durations import StepPosition
@@ -73,13 +73,12 @@ class Checks(Callback):
         if self.skipped:
             self._require_known(self.skipped)
         self.findings: list[Finding] = []
-        self.on_request = False
         self._observer: Observer | None = None
         self._validations = 0
         self._restored: list[Finding] = []
 
     def _require_known(self, names: frozenset[str]) -> None:
-        known = {one.name for one in (*built_in_checks(), *self._added)}
+        known = {one.name for one in (*built_in_checks(), *self._added)} | ON_REQUEST
         for name in sorted(names - known):
             raise PacelineError(
                 f"Checks: no finding is called {name!r}",
@@ -177,7 +176,7 @@ class Checks(Callback):
         done = {one.name for one in self.findings} | self.skipped
         found: list[Finding] = []
         for one in (*built_in_checks(), *self._added):
-            if one.at != moment or one.name in done or (one.on_request and not self.on_request):
+            if one.at != moment or one.name in done:
                 continue
             try:
                 new = _first(one, observer)

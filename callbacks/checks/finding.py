@@ -70,23 +70,20 @@ class Check:
         name: Of its findings. Several checks may have one name, and each finding is shown once.
         at: When it looks: before the first step, after some of the first steps, after a validation or test
             of the run, or at the end of the fit.
-        on_request: Only ``paceline check`` shows what it finds, because it is meant at times.
         look: Gives what it has seen of a mistake; nothing where there is none.
     """
 
     name: str
     at: Moment
-    on_request: bool
     look: Look = field(compare=False)
 
 
-def check(name: str, at: Moment, *, on_request: bool = False) -> Callable[[Look], Check]:
+def check(name: str, at: Moment) -> Callable[[Look], Check]:
     """Make a check of a function.
 
     Args:
         name: Of what it finds, in lower case with hyphens.
         at: When it is called.
-        on_request: Whether it is left to ``paceline check``.
 
     Example:
         >>> @check("huge-output", at="steps")
@@ -99,6 +96,6 @@ def check(name: str, at: Moment, *, on_request: bool = False) -> Callable[[Look]
     """
 
     def made(look: Look) -> Check:
-        return Check(name, at, on_request, look)
+        return Check(name, at, look)
 
     return made

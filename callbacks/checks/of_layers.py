@@ -13,7 +13,6 @@ from .seen import FunctionCall, LayerFacts, LossCall, Seen
 _DEAD, _FEWEST_UNITS, _FEWEST_ROWS = 0.95, 8, 16
 _FULL_DROPOUT = 0.95
 _TINY = 2
-_SHAPE = tuple[int, ...]
 
 
 def sites(calls: Iterator[LossCall]) -> list[list[LossCall]]:
@@ -158,17 +157,6 @@ def batch_norms_of_single_samples(seen: Seen) -> Iterator[Evidence]:
             )
 
 
-@check("tiny-batch-norm", at="steps", on_request=True)
-def batch_norms_of_few_samples(seen: Seen) -> Iterator[Evidence]:
-    """A batch norm over few values."""
-    for name, facts in _batch_norms(seen):
-        if facts.values_per_channel < 8:
-            yield Evidence(
-                f"{name} is a batch norm over {facts.values_per_channel} values per channel",
-                "use a larger batch_size, or nn.GroupNorm",
-            )
-
-
 def _batch_norms(seen: Seen) -> Iterator[tuple[str, LayerFacts]]:
     if seen.step < 3:
         return
@@ -249,15 +237,6 @@ def wider_layer_between_two(seen: Seen) -> Iterator[Evidence]:
             )
 
 
-@check("missing-activation", at="steps", on_request=True)
-def linear_layers_in_a_row(seen: Seen) -> Iterator[Evidence]:
-    """Two linear layers, or convolutions, with nothing in between."""
-    for name, before in _linear_pairs(seen):
-        yield Evidence(
-            f"{before} and {name} are linear with nothing between", "put an activation between them"
-        )
-
-
 def _linear_pairs(seen: Seen) -> Iterator[tuple[str, str]]:
     for name, facts in seen.layers.items():
         part = _part(seen, name)
@@ -286,17 +265,6 @@ def reshape_where_axes_were_to_be_swapped(seen: Seen) -> Iterator[Evidence]:
             "swap axes by transpose or permute, before any reshape",
         )
         return
-
-
-@check("frozen-output", at="steps", on_request=True)
-def a_frozen_last_layer(seen: Seen) -> Iterator[Evidence]:
-    """The layer that makes the loss's input is frozen, and earlier ones are trained."""
-    for call in seen.losses_in("train"):
-        part = _part(seen, call.output_of) if call.output_of else None
-        weights = [] if part is None else list(part.parameters())
-        if weights and not any(w.requires_grad for w in weights):
-            yield Evidence(f"{call.output_of} is frozen, and makes the outputs", "train it, or exchange it")
-            return
 
 
 def _part(seen: Seen, name: str) -> nn.Module | None:

@@ -190,26 +190,3 @@ def loss_that_is_maximised(seen: Seen) -> Iterator[Evidence]:
 
 def _is_minus(returned: float, value: float | None) -> bool:
     return value is not None and value > 0 and abs(returned + value) <= 1e-5 * value
-
-
-@check("zero-term", at="steps", on_request=True)
-def term_that_is_always_zero(seen: Seen) -> Iterator[Evidence]:
-    """A loss is 0 in all watched steps."""
-    for calls in sites(seen.losses_in("train")):
-        steps = {call.step for call in calls}
-        if len(steps) >= _ENOUGH_STEPS and all(call.value == 0 for call in calls):
-            yield Evidence(f"{calls[0].function} was 0 in each of {len(steps)} steps", "look at its inputs")
-
-
-@check("sum-reduction", at="steps", on_request=True)
-def sum_over_the_batch(seen: Seen) -> Iterator[Evidence]:
-    """A loss is a sum over the batch, and is returned as it is."""
-    losses = single_losses(seen)
-    for calls in sites(seen.losses_in("train")):
-        same = [c for c in calls if c.value is not None and losses.get(c.step) == c.value]
-        if same and same[0].options.get("reduction") == "sum" and same[0].output.shape[:1] > (1,):
-            yield Evidence(
-                f"{same[0].function} sums over the batch, so that gradients grow with its size",
-                'use reduction="mean", or divide by the number of samples',
-            )
-            return

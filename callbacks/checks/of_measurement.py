@@ -12,8 +12,8 @@ from .layer_watch import DROPOUTS, NORMS
 from .seen import Seen
 
 _LOW = {"loss", "losses", "error", "perplexity", "ppl", "mse", "rmse", "mae", "nll", "bpc", "wer", "cer"}
-_HIGH = {"accuracy", "acc", "f1", "auc", "auroc", "iou", "miou", "bleu", "r2", "psnr", "ssim", "precision"}
-_HIGH |= {"recall", "map", "ndcg", "dice", "top1", "top5", "rouge", "correlation", "pearson", "spearman"}
+HIGH = {"accuracy", "acc", "f1", "auc", "auroc", "iou", "miou", "bleu", "r2", "psnr", "ssim", "precision"}
+HIGH |= {"recall", "map", "ndcg", "dice", "top1", "top5", "rouge", "correlation", "pearson", "spearman"}
 _TURNED = {"neg", "negative", "minus", "inverse", "inv", "one", "1"}
 
 
@@ -58,25 +58,13 @@ def monitor_goes_the_wrong_way(seen: Seen) -> Iterator[Evidence]:
     """The mode of a monitor is the reverse of what the name of its value says."""
     for who, name, mode in seen.monitors:
         words = set(words_of(name.rpartition("/")[2]))
-        low, high = words & _LOW, words & _HIGH
+        low, high = words & _LOW, words & HIGH
         if words & _TURNED or ("log" in words and "likelihood" in words):
             continue
         if (mode == "max" and low and not high) or (mode == "min" and high and not low):
             yield Evidence(
                 f"{who} takes a {'high' if mode == 'max' else 'low'} {name} for better (mode={mode!r})",
                 f"mode={'min' if mode == 'max' else 'max'!r}",
-            )
-
-
-@check("monitor-direction", at="start", on_request=True)
-def loss_that_is_a_score(seen: Seen) -> Iterator[Evidence]:
-    """A value is called a loss and named as a score, and the lowest is taken for the best."""
-    for who, name, mode in seen.monitors:
-        words = set(words_of(name.rpartition("/")[2]))
-        if mode == "min" and words & _HIGH and "loss" in words:
-            yield Evidence(
-                f"{who} takes a low {name} for better, but a high {sorted(words & _HIGH)[0]} is",
-                'mode="max", unless it is 1 minus that',
             )
 
 

@@ -126,20 +126,6 @@ def _classes(seen: Seen) -> set[int]:
     return {one.output.shape[1] for one in _own_losses(seen) if len(one.output.shape) > 2}
 
 
-@check("argmax-axis", at="validation", on_request=True)
-def argmax_without_an_axis(seen: Seen) -> Iterator[Evidence]:
-    """An argmax in validation gives one number for a whole batch, or one for each column."""
-    for call in seen.calls_of("argmax", phase="val"):
-        given = call.inputs[0] if call.inputs else None
-        if given is None or len(given.shape) < 2 or given.shape[0] < 2:
-            continue
-        axis = call.options.get("dim", call.options.get("1", call.options.get("axis")))
-        if axis is None or axis == 0 or (axis == 1 and len(given.shape) == 3):
-            yield Evidence(
-                f"argmax of outputs {given.shape} with dim={axis}", "give it the axis of classes"
-            )
-
-
 _NO_MEANS = {
     "f1",
     "fscore",
@@ -184,12 +170,6 @@ def means_of_values_of_the_whole(seen: Seen) -> Iterator[Evidence]:
     own = [type(one) for one in seen.trainer.callbacks if not type(one).__module__.startswith("paceline")]
     if not own:
         yield from _means_of_batches(seen, _OF_THE_WHOLE)
-
-
-@check("batch-means", at="validation", on_request=True)
-def means_of_batches(seen: Seen) -> Iterator[Evidence]:
-    """A value whose mean over batches is not that of all samples is logged in validation steps."""
-    yield from _means_of_batches(seen, _NO_MEANS)
 
 
 def _means_of_batches(seen: Seen, names: set[str]) -> Iterator[Evidence]:
@@ -256,14 +236,3 @@ def metric_objects_that_go_on(seen: Seen) -> Iterator[Evidence]:
                     "set both to 0 when a validation starts",
                 )
                 return
-
-
-@check("metric-not-reset", at="validation", on_request=True)
-def counts_that_grow(seen: Seen) -> Iterator[Evidence]:
-    """A number or list of the module grows in each validation, and never begins anew."""
-    for name, sizes in _grown(seen).items():
-        yield Evidence(
-            f"self.{name} has {sizes[0]:g} after the first batch of a validation and {sizes[1]:g} after "
-            "that of the next",
-            "set it back when a validation starts",
-        )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...common.hidden_weights import HIDDEN_CURE, hidden_by_attribute, hidden_parameters
+from ...common.hidden_weights import HIDDEN_CURE, hidden_by_attribute
 from ...errors import listed
 from .finding import Evidence, check
 from .layer_watch import NORMS
@@ -67,17 +67,6 @@ def _is_asleep(seen: Seen, place: str) -> bool:
         [one for one in inside if isinstance(one, nn.Module)] if isinstance(inside, (list, tuple)) else []
     )
     return bool(layers) and not any(part.training for one in layers for part in one.modules())
-
-
-@check("hidden-weights", at="start", on_request=True)
-def weights_in_plain_attributes(seen: Seen) -> Iterator[Evidence]:
-    """Trainable weights in lists and dicts; they may be meant to stay."""
-    names = hidden_parameters(seen.module)
-    if names:
-        yield Evidence(
-            f"the weights in {listed(names, _MOST_NAMES)} are never trained: torch does not find them",
-            f"{HIDDEN_CURE}, or requires_grad_(False) where they are to stay",
-        )
 
 
 @check("layer-made-in-forward", at="steps")
@@ -212,16 +201,6 @@ def a_part_whose_place_another_takes(seen: Seen) -> Iterator[Evidence]:
             )
 
 
-@check("unused-part", at="end", on_request=True)
-def parts_that_are_never_called(seen: Seen) -> Iterator[Evidence]:
-    """Trainable parts without any call or gradient."""
-    names = [name for name, _ in _unused(seen)]
-    if names:
-        yield Evidence(
-            f"{listed(names, _MOST_NAMES)} is trainable and never called", "call it, or remove it"
-        )
-
-
 def _once(seen: Seen) -> int:
     """Watched calls of a part that is called once in each step."""
     return max(1, len({loss.step for loss in seen.losses_in("train")} or seen.watched))
@@ -277,21 +256,6 @@ def one_block_repeated(seen: Seen) -> Iterator[Evidence]:
     for name, children in _repeated(seen):
         if any(isinstance(part, NORMS) for part in children[0].modules()):
             yield _repeated_evidence(name, children)
-
-
-@check("shared-weights", at="start", on_request=True)
-def one_layer_at_several_places(seen: Seen) -> Iterator[Evidence]:
-    """One layer stands several times in a list, or has several names."""
-    for name, children in _repeated(seen):
-        yield _repeated_evidence(name, children)
-    names: dict[int, str] = {}
-    for name, part in seen.module.named_modules(remove_duplicate=False):
-        if next(part.parameters(), None) is None:
-            continue
-        first = names.setdefault(id(part), name)
-        parent, _, own = name.rpartition(".")
-        if first != name and first.rpartition(".")[0] == parent and not own.isdigit():
-            yield Evidence(f"{first} and {name} are one layer", "make a layer for each")
 
 
 def _repeated(seen: Seen) -> Iterator[tuple[str, list[nn.Module]]]:

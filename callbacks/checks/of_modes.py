@@ -29,19 +29,6 @@ def trained_in_eval_mode(seen: Seen) -> Iterator[Evidence]:
         )
 
 
-@check("eval-mode-in-training", at="start", on_request=True)
-def trainable_in_eval_mode(seen: Seen) -> Iterator[Evidence]:
-    """Trainable parts are in eval mode before the first step."""
-    found: list[str] = []
-    for name, part in seen.module.named_modules():
-        inside = any(name.startswith(outer + ".") or not outer for outer in found)
-        if not part.training and not inside and any(p.requires_grad for p in part.parameters()):
-            found.append(name)
-    if found:
-        names = listed([name or type(seen.module).__name__ for name in found], _MOST_NAMES)
-        yield Evidence(f"trainable but in eval mode: {names}", "call module.train() before fit")
-
-
 def _asleep(module: nn.Module) -> list[str]:
     """The outermost trainable parts in eval mode in which that makes a difference; no bare norms."""
     found: list[str] = []
@@ -91,28 +78,6 @@ def _was_called(seen: Seen, name: str) -> bool:
         inside = [facts for one, facts in seen.parameters.items() if one.startswith(begin)]
         return seen.step <= _FIRST_STEPS and any(facts.gradients for facts in inside)
     return any(False in modes for modes in _modes_inside(seen, name))
-
-
-@check("frozen-norms-move", at="steps", on_request=True)
-def statistics_of_frozen_norms(seen: Seen) -> Iterator[Evidence]:
-    """Batch norms of a frozen part are in train mode: their statistics go on moving."""
-    names = []
-    for name, part in seen.module.named_modules():
-        frozen = (
-            isinstance(part, NORMS) and part.affine and not any(p.requires_grad for p in part.parameters())
-        )
-        if frozen and part.track_running_stats and True in _modes(seen, name):
-            names.append(name)
-    if names:
-        yield Evidence(
-            f"{len(names)} batch norms of frozen layers ({names[0]}) still update their running statistics",
-            "keep the frozen part in eval mode: call eval() in train()",
-        )
-
-
-def _modes(seen: Seen, name: str) -> set[bool]:
-    facts = seen.layers.get(name)
-    return facts.modes.get("train", set()) if facts else set()
 
 
 @check("requires-grad-on-module", at="start")

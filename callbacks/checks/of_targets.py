@@ -68,19 +68,6 @@ def targets_far_from_all_outputs(seen: Seen) -> Iterator[Evidence]:
             )
 
 
-@check("target-scale", at="steps", on_request=True)
-def targets_of_another_scale(seen: Seen) -> Iterator[Evidence]:
-    """Targets of a regression that differ from outputs by a factor of ten."""
-    for calls in sites(seen.losses_in("train", *_REGRESSION)):
-        sizes = [(_size(c.target), _size(c.output)) for c in calls]
-        large = all(target > 10 and target > 10 * output for target, output in sizes)
-        if large or all(0 < target < 0.02 and target < output / 10 for target, output in sizes):
-            yield Evidence(
-                f"targets of {calls[0].function} are near {sizes[0][0]:.2g}, outputs {sizes[0][1]:.2g}",
-                "scale the targets to a deviation of about 1",
-            )
-
-
 def _size(facts: TensorFacts) -> float:
     return float((facts.mean**2 + facts.std**2) ** 0.5)
 
@@ -103,33 +90,6 @@ def _is_multi_hot(facts: TensorFacts) -> bool:
         return False
     rows = facts.sample[: len(facts.sample) // facts.shape[1] * facts.shape[1]].reshape(-1, facts.shape[1])
     return bool((rows.sum(1) > 1).float().mean() > 0.2)
-
-
-@check("one-hot-targets", at="steps", on_request=True)
-def classes_as_numbers(seen: Seen) -> Iterator[Evidence]:
-    """A regression loss on numbers of classes; or targets of cross_entropy that do not sum to 1."""
-    for calls in sites(seen.losses_in("train", *_REGRESSION)):
-        few = all(c.target.whole and 2 <= len(c.target.sample.unique()) <= 20 for c in calls)
-        if few and all(c.target.from_batch and c.target.minimum >= 0 for c in calls):
-            yield Evidence(
-                f"targets of {calls[0].function} are whole numbers from {calls[0].target.minimum:.0f} to "
-                f"{calls[0].target.maximum:.0f}, as classes are",
-                "use cross_entropy for classes",
-            )
-    for calls in sites(seen.losses_in("train", "cross_entropy")):
-        soft = all("float" in c.target.dtype and len(c.target.shape) > 1 for c in calls)
-        if soft and not any(c.target.sums_to_one for c in calls):
-            yield Evidence("targets of cross_entropy do not sum to 1 over classes", "normalise them")
-
-
-@check("surplus-outputs", at="end", on_request=True)
-def outputs_without_labels(seen: Seen) -> Iterator[Evidence]:
-    """More classes in the output than labels were seen."""
-    for classes, most, _ in _spare_classes(seen):
-        yield Evidence(
-            f"{classes} classes are computed, and no label was above {most}",
-            f"give the last layer {most + 1} outputs",
-        )
 
 
 def _spare_classes(seen: Seen) -> Iterator[tuple[int, int, int]]:
@@ -267,19 +227,3 @@ def targets_that_are_the_inputs(seen: Seen) -> Iterator[Evidence]:
                     "predict the next one: logits[:, :-1] with tokens[:, 1:]",
                 )
                 return
-
-
-@check("majority-class", at="end", on_request=True)
-def one_class_for_all(seen: Seen) -> Iterator[Evidence]:
-    """All late predictions are one class."""
-    for calls in sites(seen.losses_in("train", "cross_entropy", "nll_loss")):
-        last = calls[-1]
-        if len(last.output.shape) != 2 or last.step < 10 or last.output.shape[1] > len(last.output.sample):
-            continue
-        classes = last.output.shape[1]
-        rows = last.output.sample[: len(last.output.sample) // classes * classes].reshape(-1, classes)
-        if len(rows) >= 16 and len(rows.argmax(1).unique()) == 1 and len(last.target.sample.unique()) > 1:
-            yield Evidence(
-                f"all {len(rows)} predictions of step {last.step} are class {int(rows[0].argmax())}",
-                "weigh the classes, or look at the learning rate",
-            )

@@ -14,6 +14,18 @@ _FILES = (
     *("of_measurement", "of_metrics"),
 )
 
+ON_REQUEST = frozenset(
+    (
+        "frozen-norms-move",
+        "frozen-output",
+        "majority-class",
+        "shuffled-targets",
+        "sum-reduction",
+        "zero-term",
+    )
+)
+"""Names of findings that ``paceline check`` alone shows."""
+
 
 @cache
 def built_in_checks() -> tuple[Check, ...]:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import tempfile
 import time
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from ...callbacks import Callback, Checks, Logger, StepRecord
+from ...callbacks import Callback, Checks, JSONLogger, Logger, StepRecord
 from ...callbacks.checks.finding import Evidence, Finding
 from ...trainer.config.built_in import make
 from ...trainer.trainer import Trainer
 from .not_here import NotHere
 from .probe import Probe, all_probes
 from .subject import Recorder, Subject
-from .trials import given_to
+from .trials import ALONE, QUIET, given_to
 
 _PROBE_SECONDS = 60.0
 
@@ -39,10 +40,17 @@ class Report:
     seconds: float = 0.0
     is_whole_run: bool = False
 
+    def take(self, callbacks: Iterable[Callback]) -> None:
+        """Add what checks among the callbacks have found since."""
+        for checks in callbacks:
+            for one in checks.findings if isinstance(checks, Checks) else ():
+                if one.name not in {known.name for known in self.findings}:
+                    self.findings.append(one)
+
 
 def check_fit(
     trainer: Trainer, module: Any, data: tuple[Any, Any, Any], *, seconds: float = 40.0
-) -> list[Finding]:
+) -> Report:
     """Train a module for a short time in the place of ``fit``, and look for mistakes that raise no error.
 
     Nothing is written. The module is trained, on one device of this process.
@@ -58,45 +66,50 @@ def check_fit(
 
     Example:
         >>> from paceline.tools.check.examine import check_fit
-        >>> check_fit(trainer, Net(), (train_loader, val_loader, None))
+        >>> check_fit(trainer, Net(), (train_loader, val_loader, None)).findings
         []
     """
-    return examine(trainer, module, data, seconds=seconds).findings
-
-
-def examine(trainer: Trainer, module: Any, data: tuple[Any, Any, Any], *, seconds: float = 40.0) -> Report:
-    """``check_fit``, with how far it came and what it could not look at; its arguments are the same."""
-    begun = time.monotonic()
-    try:
-        first = copy.deepcopy(module)
-    except Exception as error:  # of a part that cannot be copied
-        first = error
-    checks, record = Checks(), Recorder()
-    checks.on_request = True
     with tempfile.TemporaryDirectory() as folder:
-        twin = _twin(trainer, checks, record, seconds, folder)
+        twin = Trainer(**short_and_alone(given_to(trainer), seconds, folder))
         training, validation, datamodule = data
         twin.fit(module, training, validation, datamodule=datamodule)
-        deadline = time.monotonic() + _PROBE_SECONDS
-        subject = Subject(twin, module, first, checks, record, data, deadline)
-        report = Report(list(checks.findings), steps=twin.global_step, is_whole_run=not subject.is_cut)
-        _probe_all(subject, report, checks.skipped)
-    report.seconds = time.monotonic() - begun
-    return report
+        return examine(twin, module, data)
 
 
-def _twin(trainer: Trainer, checks: Checks, record: Recorder, seconds: float, folder: str) -> Trainer:
-    """A Trainer with the same arguments, on one device, that writes into a folder of its own."""
-    given = given_to(trainer)
-    callbacks = given["callbacks"]
+def short_and_alone(given: dict[str, Any], seconds: float, folder: str | Path) -> dict[str, Any]:
+    """The arguments of a Trainer for ``examine``, in the place of those that a user has given.
+
+    Args:
+        given: By name, as ``Trainer`` takes them.
+        seconds: How long the fit may take.
+        folder: Of the run.
+    """
+    callbacks = given.get("callbacks") or []
     several = [callbacks] if isinstance(callbacks, (str, Callback)) else callbacks
     loaded = [make("callbacks", one) if isinstance(one, str) else one for one in several]
-    for one in loaded:
-        if isinstance(one, Checks):
-            checks.skipped |= one.skipped
+    checks = Checks()
+    checks.skipped = frozenset().union(*(one.skipped for one in loaded if isinstance(one, Checks)))
     kept = [one for one in loaded if not isinstance(one, (Checks, Logger, StepRecord))]
-    short = {"max_time": f"{seconds:g}s", "run_dir": folder, "callbacks": [*kept, checks, record]}
-    return Trainer(**given | short)
+    added = [checks, Recorder(), JSONLogger()]  # a script may read the values of its run
+    short = {"max_time": f"{seconds:g}s", "run_dir": folder, "callbacks": [*kept, *added]}
+    return given | QUIET | ALONE | short
+
+
+def examine(trainer: Trainer, module: Any, data: tuple[Any, Any, Any]) -> Report:
+    """What is found of a fit that has ended, of a Trainer with the arguments of ``short_and_alone``.
+
+    Args:
+        trainer: It has trained.
+        module: What it was given.
+        data: Likewise, as ``check_fit`` takes it.
+    """
+    checks = next(one for one in trainer.callbacks if isinstance(one, Checks))
+    record = next(one for one in trainer.callbacks if isinstance(one, Recorder))
+    subject = Subject(trainer, module, checks, record, data, time.monotonic() + _PROBE_SECONDS)
+    report = Report(list(checks.findings), steps=trainer.global_step, is_whole_run=not subject.is_cut)
+    _probe_all(subject, report, checks.skipped)
+    report.seconds = time.monotonic() - record.begun
+    return report
 
 
 def _probe_all(subject: Subject, report: Report, skipped: frozenset[str]) -> None:

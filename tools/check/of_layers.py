@@ -44,6 +44,19 @@ def one_layer_in_several_places(subject: Subject) -> Iterator[Evidence]:
 
 
 @probe("shared-weights")
+def one_layer_under_two_names(subject: Subject) -> Iterator[Evidence]:
+    """A part has two names in the same owner, as two heads have that are one layer."""
+    names: dict[int, str] = {}
+    for name, part in subject.module.named_modules(remove_duplicate=False):
+        if next(part.parameters(), None) is None:
+            continue
+        first = names.setdefault(id(part), name)
+        owner, _, own = name.rpartition(".")
+        if first != name and first.rpartition(".")[0] == owner and not own.isdigit():
+            yield Evidence(f"{first} and {name} are one layer", "make a layer for each")
+
+
+@probe("shared-weights")
 def one_norm_for_several_layers(subject: Subject) -> Iterator[Evidence]:
     """A norm with weights or statistics is called several times in one call of what has it."""
     module, step = training_step(subject)
@@ -87,7 +100,7 @@ def linear_layers_in_a_row(subject: Subject) -> Iterator[Evidence]:
             continue
         if isinstance(leaf.part, _PASSED) and before is not None:
             source[id(leaf.output)] = before
-        elif isinstance(leaf.part, (nn.Linear, nn.Conv2d, nn.Conv1d)):
+        elif isinstance(leaf.part, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
             source[id(leaf.output)] = leaf
 
 
@@ -96,10 +109,10 @@ def _could_be_one(before: nn.Module, after: nn.Module) -> bool:
     if isinstance(before, nn.Linear) and isinstance(after, nn.Linear):
         narrow = before.out_features < before.in_features
         return trains and not narrow and after is not before
-    if isinstance(before, (nn.Conv1d, nn.Conv2d)) and type(after) is type(before):
+    if isinstance(before, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and type(after) is type(before):
         plain = before.groups == after.groups == 1  # type: ignore[union-attr]
-        square = all(len(set(one.kernel_size)) == 1 and one.kernel_size[0] > 1 for one in (before, after))
-        return trains and plain and square and after is not before
+        wide = all(max(one.kernel_size) > 1 for one in (before, after))
+        return trains and plain and wide and after is not before
     return False
 
 

@@ -15,6 +15,7 @@ from ...callbacks.checks.finding import Evidence
 from .of_layers import training_step
 from .probe import probe
 from .subject import Recorder, Subject
+from .terms import terms_of
 from .trials import short_fit
 
 _FEWEST, _MOST = 10, 60
@@ -107,7 +108,11 @@ def losses_with_a_minus(subject: Subject) -> Iterator[Evidence]:
     """The only loss of a step counts with a minus."""
     _, step = training_step(subject)
     losses = [one for one in step.losses if isinstance(one.result, Tensor) and one.result.requires_grad]
-    if step.loss is None or not step.loss.requires_grad or len(losses) != 1 or float(step.loss) >= 0:
+    if step.loss is None or not step.loss.requires_grad:
+        return
+    if not losses:
+        yield from _similarity_that_falls(step.loss, step.scores)
+    if len(losses) != 1 or float(step.loss) >= 0:
         return
     result = losses[0].result
     effect = torch.autograd.grad(step.loss, result, allow_unused=True)[0]
@@ -115,3 +120,12 @@ def losses_with_a_minus(subject: Subject) -> Iterator[Evidence]:
         yield Evidence(
             f"the loss is minus the {losses[0].function}: training makes it larger", "take the minus away"
         )
+
+
+def _similarity_that_falls(loss: Tensor, scores: dict[str, list[Tensor]]) -> Iterator[Evidence]:
+    """The loss is a similarity of outputs, or the likelihood of data, without a minus."""
+    for what, results in scores.items():
+        effects = torch.autograd.grad(loss, results, retain_graph=True, allow_unused=True)
+        known = [one for one in effects if one is not None]
+        if known and all(bool((one > 0).all()) for one in known) and len(terms_of(loss)) <= len(known):
+            yield Evidence(f"the loss is the {what}: training makes it smaller", "put a minus before it")

@@ -47,26 +47,6 @@ def losses_of_parts_of_a_batch(subject: Subject) -> Iterator[Evidence]:
 
 
 @probe("zero-term")
-def terms_without_effect(subject: Subject) -> Iterator[Evidence]:
-    """A loss that is computed and added has no effect on the weights."""
-    _, step = training_step(subject, trained=True)
-    if step.loss is None or not step.loss.requires_grad:
-        return
-    for call in step.losses:
-        if not isinstance(call.result, Tensor) or not call.result.requires_grad or call.result is step.loss:
-            continue
-        if call.result.numel() != 1 or float(call.result) == 0:
-            continue
-        effect = torch.autograd.grad(step.loss, call.result, retain_graph=True, allow_unused=True)[0]
-        if effect is not None and float(effect.abs().max()) == 0:
-            yield Evidence(
-                f"a {call.function} of {float(call.result):.3g} is multiplied by 0 in the loss",
-                "give the term a weight above 0, or take it out",
-            )
-            return
-
-
-@probe("zero-term")
 def terms_that_are_logged_as_zero(subject: Subject) -> Iterator[Evidence]:
     """A term of the loss that training logs has been 0 in every step."""
     logged = subject.record.logged
@@ -80,30 +60,6 @@ def terms_that_are_logged_as_zero(subject: Subject) -> Iterator[Evidence]:
             yield Evidence(
                 f"{name} has been 0 in all of {len(values)} steps",
                 "see what cuts it to 0: a clamp, a mask, a weight",
-            )
-            return
-
-
-@probe("zero-term")
-def losses_that_are_zero(subject: Subject) -> Iterator[Evidence]:
-    """One of several losses returns 0 in every watched step, before and after training."""
-    if isinstance(subject.first, Exception) or len(subject.train_batches) < 2:
-        return
-    sums: dict[int, float] = {}
-    names: dict[int, str] = {}
-    for trained in (False, True):
-        module = subject.copy(trained)
-        for batch in subject.train_batches:
-            with torch.no_grad():
-                losses = subject.step(module, batch).losses
-            for number, call in enumerate(losses):
-                sums[number] = sums.get(number, 0.0) + float(call.result.detach().abs().sum())
-                names[number] = call.function
-    for number, value in sums.items():
-        if value == 0 and len(sums) > 1:
-            yield Evidence(
-                f"{names[number]}, a term of the loss, is 0 for every batch",
-                "see what cuts it to 0: a clamp, a mask, equal arguments",
             )
             return
 
@@ -145,6 +101,47 @@ def loss_at_padded_positions(subject: Subject) -> Iterator[Evidence]:
             return
 
 
+@probe("padding-in-loss")
+def values_at_padded_positions(subject: Subject) -> Iterator[Evidence]:
+    """Outputs for each position of padded sequences have a gradient where there is padding."""
+    _, step = training_step(subject, trained=True)
+    found = _padding_in(subject.train_batches[0])
+    if step.loss is None or not step.loss.requires_grad or found is None:
+        return
+    place, tails = found
+    for call in step.losses:
+        output = call.output
+        if call.function in ("cross_entropy", "nll_loss") or not output.requires_grad:
+            continue
+        if output.numel() % tails.numel() or output.shape[: tails.dim()] != tails.shape:
+            continue
+        grad = torch.autograd.grad(step.loss, output, retain_graph=True, allow_unused=True)[0]
+        sizes = None if grad is None else grad.abs().reshape(*tails.shape, -1).sum(-1)
+        share = float(tails.float().mean())
+        if sizes is not None and float((sizes[tails] > 0).float().mean()) > 0.9:
+            yield Evidence(
+                f"{share:.0%} of the positions of {place!r} are padding, and count in {call.function}",
+                "leave padded positions out of the mean, by a mask or reduction='none'",
+            )
+            return
+
+
+def _padding_in(batch: object) -> tuple[str, Tensor] | None:
+    """Where rows of a batch end in padding, in runs of different lengths: (place, positions of padding)."""
+    for place, one in tensors_in(batch):
+        if one.dim() < 2 or len(one) < 4 or one.shape[1] < 4 or one[0, 0].numel() > 64:
+            continue
+        if one.dtype.is_floating_point:  # positions with values are 1
+            positions = (one.reshape(*one.shape[:2], -1) != 0).any(-1).long()
+            tails = _tails(positions, 0) if _ends_in_runs(_tails(positions, 0)) else None
+        else:
+            padding = _padding_of(one) if is_whole_type(one) and one.dim() == 2 else None
+            tails = None if padding is None else _tails(one, padding)
+        if tails is not None:
+            return place, tails
+    return None
+
+
 def _tails(target: Tensor, padding: int) -> Tensor:
     """Where rows have padding up to their end."""
     is_padding = (target == padding).flip(1).long()
@@ -156,10 +153,13 @@ def _padding_of(target: Tensor) -> int | None:
     last = target[:, -1]
     value = int(last.mode().values)
     tails = _tails(target, value)
-    lengths = tails.sum(1)
     elsewhere = int(((target == value) & ~tails).sum())
-    is_run = float((lengths > 1).float().mean()) > 0.3 and len(lengths.unique()) > 2
-    return value if is_run and elsewhere == 0 and value >= 0 else None
+    return value if _ends_in_runs(tails) and elsewhere == 0 and value >= 0 else None
+
+
+def _ends_in_runs(tails: Tensor) -> bool:
+    lengths = tails.sum(1)
+    return float((lengths > 1).float().mean()) > 0.3 and len(lengths.unique()) > 2
 
 
 @probe("unshifted-labels")

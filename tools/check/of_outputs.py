@@ -136,7 +136,9 @@ def outputs_without_a_class(subject: Subject) -> Iterator[Evidence]:
         )
     outputs = calls[0].output.shape[1] if len(calls[0].output.shape) != 3 else 0
     labels = labels[labels >= 0]
-    if not len(labels) or outputs > 10_000 or len(calls[0].target.shape) > 1 or classes[0][0].numel() > 1:
+    is_dense = len(calls[0].output.shape) == 4 and len(calls[0].target.shape) == 3  # of pixels
+    is_plain = len(calls[0].target.shape) <= 1 and classes[0][0].numel() == 1
+    if not len(labels) or outputs > 10_000 or not (is_dense or is_plain):
         return
     counts = Counter(labels.tolist())
     absent = outputs - len(counts)
@@ -151,14 +153,19 @@ def outputs_without_a_class(subject: Subject) -> Iterator[Evidence]:
 
 @probe("majority-class")
 def predictions_of_one_class(subject: Subject) -> Iterator[Evidence]:
-    """After training, all predictions on validation data are one class."""
-    if subject.is_cut or not subject.val_batches:
+    """After training, all predictions are one class, on validation data or else on training data."""
+    if subject.is_cut:
         return
     module = subject.copy()
     predicted: list[int] = []
     labels: list[int] = []
-    for batch in subject.val_batches:
-        for call in subject.evaluated(module, batch).losses[:1]:
+    module.eval()
+    with torch.no_grad():
+        steps = [subject.step(module, batch, validation=True) for batch in subject.val_batches]
+        if not any(step.losses for step in steps):
+            steps = [subject.step(module, batch) for batch in subject.train_batches]
+    for step in steps:
+        for call in step.losses[:1]:
             output, target = call.output, call.target
             if call.function in ("cross_entropy", "nll_loss") and output.dim() == 2 and target.dim() == 1:
                 predicted += output.argmax(1).tolist()
@@ -167,9 +174,27 @@ def predictions_of_one_class(subject: Subject) -> Iterator[Evidence]:
                 middle = 0.0 if "logits" in call.function else 0.5
                 predicted += (output.flatten() > middle).int().tolist()
                 labels += (target.flatten() > 0.5).int().tolist()
-    if len(labels) >= 32 and len(set(predicted)) == 1 and len(set(labels)) > 1:
-        share = labels.count(predicted[0]) / len(labels)
+    share = labels.count(predicted[0]) / len(labels) if labels else 0.0
+    if len(labels) >= 32 and len(set(predicted)) == 1 and 0.5 < share < 1:
         yield Evidence(
             f"all {len(labels)} predictions are class {predicted[0]}, which {share:.0%} of the labels are",
             "weight the loss or the samples by class, and watch a metric that counts each class alike",
         )
+
+
+@probe("argmax-axis")
+def argmax_of_a_square(subject: Subject) -> Iterator[Evidence]:
+    """An argmax in validation has no axis, or one of as many positions as there are classes."""
+    losses = list(subject.seen.losses_in("train"))
+    matching = [one.output.shape for one in losses if not one.target.from_batch]
+    is_matching = any(len(shape) == 2 and shape[0] == shape[1] for shape in matching)
+    moved = {one.output.shape for one in losses if one.output.made_by in ("Transpose", "Permute")}
+    for call in subject.seen.calls_of("argmax", phase="val"):
+        shape = call.inputs[0].shape if call.inputs else ()
+        axis = call.options.get("dim", call.options.get("1", call.options.get("axis")))
+        is_whole = axis is None and len(shape) == 2 and shape[0] == shape[1] > 1 and is_matching
+        is_ambiguous = axis == 1 and len(shape) == 3 and shape[1] == shape[2]
+        if is_whole or (is_ambiguous and any(one[1:] == shape[1:] for one in moved)):
+            yield Evidence(
+                f"argmax of outputs {shape} with dim={axis}", "give it the axis of classes: mostly the last"
+            )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...callbacks.checks.finding import Evidence
+from ...callbacks.checks.of_data.code_facts import fixed_draws
 from ...callbacks.checks.tensor_facts import tensors_in
 from ...trainer.rng import cpu_state, seeded
 from .probe import probe
@@ -36,6 +37,18 @@ def _after(
         before = _states()
         sample = parts_of(dataset[index])
         return before, _states(), sample
+
+
+@probe("repeated-augmentation")
+def draws_of_a_constructor(subject: Subject) -> Iterator[Evidence]:
+    """What a dataset transforms samples with draws when it is made, and not when it is called."""
+    dataset: Any = subject.dataset("train")
+    while hasattr(dataset, "dataset"):
+        dataset = dataset.dataset
+    for name in fixed_draws(dataset):
+        yield Evidence(
+            f"{name} draws once, when it is made, and is the same for each sample", "draw in its call"
+        )
 
 
 @probe("repeated-augmentation")

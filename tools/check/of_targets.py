@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -168,6 +169,12 @@ def targets_far_from_outputs(subject: Subject) -> Iterator[Evidence]:
     if not first.target.from_batch or not first.output.requires_grad:
         return
     size = float(values.double().square().mean().sqrt())
+    first_size = math.hypot(first.output.mean, first.output.std)
+    if 0 < size < 0.02 and size < first_size / 10:
+        yield Evidence(
+            f"targets have a size of {size:.3g}, and the first outputs one of {first_size:.2g}",
+            "train on targets that are standardised, and scale predictions back",
+        )
     if size > 50 and size > 20 * max(abs(first.output.maximum), abs(first.output.minimum)):
         yield Evidence(
             f"targets have a size of {size:.3g}, and the first outputs at most {first.output.maximum:.2g}",
@@ -192,3 +199,13 @@ def classes_as_numbers(subject: Subject) -> Iterator[Evidence]:
                 "give the network an output for each class, and use cross_entropy",
             )
         return
+
+
+@probe("one-hot-targets")
+def soft_targets_of_another_sum(subject: Subject) -> Iterator[Evidence]:
+    """Targets of cross_entropy that are no distribution over the classes."""
+    calls = [c for c in subject.seen.losses_in("train", "cross_entropy") if "float" in c.target.dtype]
+    if calls and all(len(c.target.shape) > 1 and not c.target.sums_to_one for c in calls):
+        yield Evidence(
+            "targets of cross_entropy do not sum to 1 over the classes", "divide them by their sum"
+        )

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader
 
 from ...callbacks.checks.finding import Evidence
+from ...callbacks.checks.of_measurement import HIGH, words_of
 from ...strategies import Single
 from ...trainer.rng import seeded
 from ...trainer.trainer import Trainer
@@ -133,11 +134,24 @@ def validation_in_other_batches(subject: Subject) -> Iterator[Evidence]:
     if any(_differ(first[n], found.get(n, first[n]), 0.02) for n in losses):
         return  # of losses within a batch, or of random draws
     for name, value in named.items():
-        if _differ(value, found.get(name, value), 3e-3) and not _differ(value, again.get(name, value)):
+        share = 3e-4 if {"perplexity", "ppl"} & set(words_of(name)) else 3e-3
+        if _differ(value, found.get(name, value), share) and not _differ(value, again.get(name, value)):
             yield Evidence(
                 f"{name} is {value:.4g} in batches of {size}, {found[name]:.4g} in batches of {other}: the "
                 "mean over batches is not its value",
                 "gather what it is made of over the whole validation, as a torchmetrics object does",
+            )
+
+
+@probe("monitor-direction")
+def loss_that_is_a_score(subject: Subject) -> Iterator[Evidence]:
+    """A value is called a loss and named as a score, and the lowest is taken for the best."""
+    for who, name, mode in subject.seen.monitors:
+        words = set(words_of(name.rpartition("/")[2]))
+        if mode == "min" and words & HIGH and "loss" in words:
+            yield Evidence(
+                f"{who} takes a low {name} for better, but a high {sorted(words & HIGH)[0]} is",
+                'mode="max", unless it is 1 minus that',
             )
 
 

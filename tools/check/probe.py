@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
 _FILES = (
     *("of_samples", "of_splits", "of_targets", "of_inputs", "of_random_draws", "of_layers", "of_outputs"),
-    *("of_losses", "of_learning", "of_optimizers", "of_accumulation", "of_validations"),
+    *(
+        "of_losses",
+        "of_gradients",
+        "of_learning",
+        "of_optimizers",
+        "of_averages",
+        "of_accumulation",
+        "of_validations",
+    ),
 )
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ...callbacks.checks.function_watch import LOSSES
+from ...callbacks.checks.tensor_facts import memory_of, tensors_in
 from ...trainer.rng import seeded
 from ...trainer.utils.functions import positional_arguments
 from ...trainer.utils.nested import map_tensors
@@ -63,6 +65,7 @@ class Step:
         leaves: The calls of submodules.
         calls: How often each submodule was called, those with others inside included.
         logged: What it logged, by the name that it gave.
+        scores: Similarities, and likelihoods of values without a gradient, by what they are.
     """
 
     loss: Tensor | None = None
@@ -70,6 +73,12 @@ class Step:
     leaves: list[LeafCall] = field(default_factory=list)
     calls: Counter[str] = field(default_factory=Counter)
     logged: dict[str, float] = field(default_factory=dict)
+    scores: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def note_score(self, what: str, result: Any) -> None:
+        """Keep a score that has a gradient."""
+        if isinstance(result, Tensor) and result.requires_grad:
+            self.scores.setdefault(what, []).append(result)
 
     def prediction(self, rows: int) -> Tensor | None:
         """What a loss got for each row of the batch, else the last submodule's output."""
@@ -98,6 +107,8 @@ class _Capture(TorchFunctionMode):
             output, target = (options.pop(one, None) for one in LOSSES[name][:2])
             if isinstance(output, Tensor) and isinstance(target, Tensor):
                 self._step.losses.append(LossTensors(name, output, target, options, result))
+        elif name == "cosine_similarity":
+            self._step.note_score("cosine similarity of outputs", result)
         return result
 
 
@@ -131,6 +142,28 @@ def _watched(module: nn.Module, step: Step) -> Iterator[None]:
             handle.remove()
 
 
+@contextmanager
+def _likelihoods_noted(step: Step, batch: Any) -> Iterator[None]:
+    """Note log-likelihoods of the tensors of a batch under any distribution."""
+    lies = {memory_of(one) for _, one in tensors_in(batch)} - {0}
+
+    def noting(own: Callable[..., Any]) -> Callable[..., Any]:
+        def log_prob(self: Any, value: Any) -> Any:
+            result = own(self, value)
+            if isinstance(value, Tensor) and memory_of(value) in lies:
+                step.note_score("log-likelihood of data", result)
+            return result
+
+        return log_prob
+
+    with ExitStack() as patches:
+        for kind in vars(torch.distributions).values():
+            own = vars(kind).get("log_prob") if isinstance(kind, type) else None
+            if own is not None:
+                patches.enter_context(mock.patch.object(kind, "log_prob", noting(own)))
+        yield
+
+
 def take_step(
     module: Any, batch: Any, *, method: str = "training_step", seed: int = 1, trainer: Any = None
 ) -> Step:
@@ -154,7 +187,7 @@ def take_step(
     kept = {name: names[name] for name in ("log", "_trainer") if name in names}
     names.update({"log": log, "_trainer": trainer})
     try:
-        with seeded(seed, module.device), _watched(module, step):
+        with seeded(seed, module.device), _watched(module, step), _likelihoods_noted(step, given[0]):
             output = call(*given)
     finally:
         del names["log"], names["_trainer"]

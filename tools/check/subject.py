@@ -31,6 +31,8 @@ class Recorder(Callback):
     """Keeps what probes need of a fit: its data, some batches, its losses, what each validation logged."""
 
     def __init__(self) -> None:
+        self.begun = time.monotonic()
+        self.first: Any = None
         self.loaders: dict[str, Any] = {}
         self.optimizers: list[Any] = []
         self.train_batches: list[Any] = []
@@ -40,6 +42,11 @@ class Recorder(Callback):
         self.logged: list[dict[str, float]] = []
 
     def on_fit_start(self, trainer: Any) -> None:
+        self.begun = time.monotonic()
+        try:
+            self.first = copy.deepcopy(trainer.module)
+        except Exception as error:  # of a part that cannot be copied
+            self.first = error
         self.loaders = dict(trainer.loop.data)
         self.optimizers = list(trainer.optimizers)
 
@@ -76,7 +83,6 @@ class Subject:
     Attributes:
         trainer: Of the short fit.
         module: As it was trained.
-        first: A copy from before the fit.
         checks: The callback, with what it has seen.
         record: Of the fit.
         data: The training and validation data and the DataModule as ``fit`` took them.
@@ -85,11 +91,15 @@ class Subject:
 
     trainer: Any
     module: Any
-    first: Any
     checks: Checks
     record: Recorder
     data: tuple[Any, Any, Any]
     deadline: float
+
+    @property
+    def first(self) -> Any:
+        """The module from before the first step; the error where it cannot be copied."""
+        return self.record.first
 
     @property
     def seen(self) -> Seen:

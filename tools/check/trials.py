@@ -7,21 +7,26 @@ import tempfile
 from typing import Any
 
 from ...callbacks import Callback
-from ...strategies import Single
 from ...trainer.rng import untouched
 from ...trainer.trainer import Trainer
 from .subject import Subject
 
-_ALONE: dict[str, Any] = {"devices": 1, "num_nodes": 1, "max_restarts": 0, "timeouts": False}
-_QUIET = dict.fromkeys(("loggers", "checkpoint", "progress", "record", "profile", "compile"), False)
+ALONE: dict[str, Any] = {
+    "devices": 1,
+    "num_nodes": 1,
+    "max_restarts": 0,
+    "timeouts": False,
+    "strategy": "single",
+    "batch_size": None,
+}
+QUIET = dict.fromkeys(("loggers", "checkpoint", "progress", "record", "profile", "compile"), False)
 _SECONDS = 6
 
 
 def given_to(trainer: Trainer) -> dict[str, Any]:
-    """The arguments of a Trainer, for another one that computes in this process and writes nothing."""
+    """The arguments of a Trainer, by name."""
     settings = trainer.settings
-    given = {name: getattr(settings, name) for name in type(settings).model_fields}
-    return given | _QUIET | _ALONE | {"strategy": Single(), "batch_size": None}
+    return {name: getattr(settings, name) for name in type(settings).model_fields}
 
 
 def short_fit(subject: Subject, module: Any, callbacks: list[Callback], steps: int) -> None:
@@ -37,5 +42,5 @@ def short_fit(subject: Subject, module: Any, callbacks: list[Callback], steps: i
     short |= {"nonfinite": "ignore", "sanity_val_batches": 0, "callbacks": callbacks}
     training, validation, datamodule = subject.data
     with tempfile.TemporaryDirectory() as folder, untouched(subject.module.device):
-        trial = Trainer(**given_to(subject.trainer) | short | {"run_dir": folder})
+        trial = Trainer(**given_to(subject.trainer) | QUIET | ALONE | short | {"run_dir": folder})
         trial.fit(module, training, validation, datamodule=copy.copy(datamodule))

@@ -12,15 +12,17 @@ VARIABLE = "PACELINE_CHECK"
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """How a script's first fit is to be checked.
+    """How a script is to be checked.
 
     Args:
-        out: The file that takes the report, as JSON.
-        seconds: How long the fit may train.
+        out: The file that takes the report, as JSON; its folder is for all that is written.
+        seconds: How long a fit may train.
+        later_seconds: How long the script may go on after its first fit.
     """
 
     out: str
     seconds: float
+    later_seconds: float = 30.0
 
     def variables(self) -> dict[str, str]:
         """What the script's environment has to have."""

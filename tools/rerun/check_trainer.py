@@ -1,30 +1,78 @@
-"""The Trainer of a script that ``paceline check`` runs: its first fit is looked at, and ends the script."""
+"""The Trainer of a script that ``paceline check`` runs: its first fit is looked at closely."""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ...common.json_text import json_text
-from ..check.examine import examine
+from ...trainer.config.call_arguments import refuse_arguments
+from ...trainer.run.run import Run
+from ...trainer.trainer import Trainer
+from ..check.examine import Report, examine, short_and_alone
 from .check_request import requested
-from .repeated_trainer import RepeatedTrainer
 
 
-class CheckTrainer(RepeatedTrainer):
-    """A ``Trainer`` on one device that writes nothing but what it has found."""
+class CheckTrainer(Trainer):
+    """A ``Trainer`` on one device that writes nothing but what is found.
+
+    The script goes on after its first fit for some seconds: its later fits and its tests are watched, too.
+    """
+
+    trial_class = Trainer
+    _report: ClassVar[Report | None] = None
 
     def __init__(self, **arguments: Any) -> None:
-        alone = {"devices": 1, "num_nodes": 1, "strategy": "auto", "max_restarts": 0, "progress": False}
-        super().__init__(**arguments | alone)
+        folder = Path(requested().out).parent / "runs"
+        super().__init__(**short_and_alone(arguments, requested().seconds, folder))
 
-    @property
-    def wanted_fit(self) -> int:
-        return 1
+    def fit(
+        self,
+        module: Any = None,
+        train_dataloader: Any = None,
+        val_dataloader: Any = None,
+        datamodule: Any = None,
+        resume: str | Path | None = None,
+        allow: str | Sequence[str] = (),
+        decay: int | str | None = None,
+        **unknown: Any,
+    ) -> Run:
+        """Train from the beginning, and write what is found."""
+        data = train_dataloader, val_dataloader, datamodule
+        refuse_arguments("fit", unknown)
+        run = super().fit(module, *data)
+        if CheckTrainer._report is None:
+            CheckTrainer._report = examine(self, module, data)
+            later = threading.Timer(requested().later_seconds, os._exit, (0,))
+            later.daemon = True
+            later.start()
+        self._write()
+        return run
 
-    def repeat(self, module: Any, data: tuple[Any, Any, Any], allow: str | Sequence[str]) -> None:
-        request = requested()
-        report = examine(self, module, data, seconds=request.seconds)
-        Path(request.out).write_text(json_text(asdict(report)), encoding="utf-8")
+    def validate(self, module: Any = None, dataloader: Any = None, weights: Any = None, **more: Any) -> Any:
+        """Validate the weights as they are: none were written."""
+        return super().validate(module, dataloader, **more)
+
+    def test(self, module: Any = None, dataloader: Any = None, weights: Any = None, **more: Any) -> Any:
+        """Test the weights as they are, and write what is found."""
+        values = super().test(module, dataloader, **more)
+        self._write()
+        return values
+
+    def predict(self, module: Any = None, dataloader: Any = None, *written: Any, **more: Any) -> list[Any]:
+        """No outputs."""
+        return []
+
+    def _write(self) -> None:
+        """Write the report, with what the callback has found since."""
+        report = CheckTrainer._report
+        if report is not None:
+            report.take(self.callbacks)
+            out = Path(requested().out)
+            staging = out.with_suffix(".part")
+            staging.write_text(json_text(asdict(report)), encoding="utf-8")
+            staging.replace(out)

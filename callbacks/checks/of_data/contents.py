@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..finding import Evidence, check
 from ..layer_watch import ALL_NORMS, CONVOLUTIONS
@@ -110,55 +110,6 @@ def divided_again(seen: Seen) -> Iterator[Evidence]:
                 "subtract the mean and divide by the deviation once",
             )
             return
-
-
-@check("normalised-twice", at="steps", on_request=True)
-def shifted_inputs(seen: Seen) -> Iterator[Evidence]:
-    """Inputs of images far from a mean of 0, or columns that hardly vary beside their mean."""
-    for one in _given(seen):
-        given = one.input
-        if len(one.batch.shape) >= 3 and given.mean < -1.2 and given.std > 2 and 0.5 < one.batch.std < 2:
-            yield Evidence(f"{one.layer} gets a mean of {given.mean:.1f}", "normalise once")
-            return
-    if seen.batches.get("train"):
-        for place, facts in seen.batches["train"][0].inputs.items():
-            rows = _rows_of(facts)
-            if rows is None or rows.shape[1] < 2:
-                continue
-            far = (rows.mean(0).abs() > 5 * rows.std(0)) & (rows.std(0) > 0)
-            if far.float().mean() >= 0.5 and facts.maximum < 100:
-                yield Evidence(
-                    f"columns of input {place} vary by less than a fifth of their mean", "normalise once"
-                )
-
-
-@check("unscaled-inputs", at="steps", on_request=True)
-def uneven_columns(seen: Seen) -> Iterator[Evidence]:
-    """Columns of inputs differ in scale by far, or the inputs are large."""
-    for batch in seen.batches.get("train", [])[:1]:
-        for place, facts in batch.inputs.items():
-            if not _is_float(facts):
-                continue
-            rows = _rows_of(facts)
-            if rows is not None and rows.shape[1] > 1:
-                spread = rows.std(0)
-                spread = spread[spread > 0]
-                if len(spread) > 1 and spread.max() > 1000 * spread.min():
-                    yield Evidence(f"columns of input {place} differ in scale", "scale each column")
-                    continue
-            if max(abs(facts.minimum), abs(facts.maximum)) > 50 and facts.std > 10:
-                yield Evidence(
-                    f"input {place} has values from {facts.minimum:.3g} to {facts.maximum:.3g}", "scale it"
-                )
-
-
-def _rows_of(facts: TensorFacts) -> Tensor | None:
-    """The first rows of a table, as far as values were kept."""
-    if len(facts.shape) < 2 or not facts.sample.numel() or not _is_float(facts):
-        return None
-    width = facts.sample.new_zeros(facts.shape[1:], device="meta").numel()
-    rows = len(facts.sample) // width if width else 0
-    return facts.sample[: rows * width].reshape(rows, width).float() if rows >= 4 else None
 
 
 def _first_layer_is_constant(seen: Seen) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -152,8 +151,3 @@ def targets_of(dataset: Any) -> Tensor | None:
 def runs_of(labels: Tensor) -> int:
     """Into how many stretches of one label they fall."""
     return int((labels[1:] != labels[:-1]).sum()) + 1 if len(labels) else 0
-
-
-def is_rising(indices: Any) -> bool:
-    """Whether indices come in their order."""
-    return isinstance(indices, range) or all(a < b for a, b in pairwise(indices))

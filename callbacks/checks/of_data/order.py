@@ -13,7 +13,6 @@ from .data_sources import (
     is_in_order,
     is_shuffled,
     runs_of,
-    size_of,
     targets_of,
     validations_of,
 )
@@ -88,20 +87,6 @@ def validation_shuffled_instead(seen: Seen) -> Iterator[Evidence]:
         )
 
 
-@check("no-shuffle", at="start", on_request=True)
-def training_in_order(seen: Seen) -> Iterator[Evidence]:
-    """A map-style dataset of several batches is read in order in each epoch."""
-    loader = seen.data.get("train")
-    if not is_in_order(loader):
-        return
-    samples, batch = size_of(loader.dataset), loader.batch_size  # type: ignore[union-attr]
-    if samples and batch and samples > 2 * batch:
-        yield Evidence(
-            f"the {samples} training samples come in the same order in each epoch",
-            "DataLoader(..., shuffle=True)",
-        )
-
-
 def _whole_epoch(seen: Seen) -> list[BatchFacts]:
     """The batches of the first epoch, where all of them were seen; else none."""
     batches = seen.batches.get("train", [])
@@ -135,17 +120,4 @@ def classes_that_training_never_shows(seen: Seen) -> Iterator[Evidence]:
         yield Evidence(
             f"training has no sample of class {', '.join(map(str, missing[:4]))}, which validation has",
             "shuffle the data before it is split, and look at the labels of each part",
-        )
-
-
-@check("missing-classes", at="end", on_request=True)
-def outputs_without_samples(seen: Seen) -> Iterator[Evidence]:
-    """The model has outputs for classes that a whole epoch of training has not."""
-    classes = _classes_of_output(seen)
-    shown = {label for one in _whole_epoch(seen) for label in _labels(one)}
-    missing = sorted(set(range(classes)) - shown)
-    if shown and missing:
-        yield Evidence(
-            f"{len(missing)} of {classes} classes have no training sample, such as class {missing[0]}",
-            "look at the labels of the training data, and at the number of outputs",
         )

@@ -12,8 +12,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from ..finding import Evidence, check
 from ..seen import Seen
-from .code_facts import constant_seeds, draws_random_numbers, fixed_draws, methods_behind
-from .data_sources import sampler_of, shared_samples, size_of, sources_of
+from .code_facts import constant_seeds, draws_random_numbers, methods_behind
+from .data_sources import shared_samples, size_of, sources_of
 
 _PARTS = 16
 
@@ -65,48 +65,11 @@ def tables_that_overlap(seen: Seen) -> Iterator[Evidence]:
                 return
 
 
-@check("repeated-samples", at="end", on_request=True)
-def samples_more_than_once(seen: Seen) -> Iterator[Evidence]:
-    """Many samples of the first epoch are equal to another one of it."""
-    rows = _first_epoch(seen)
-    count = Counter(rows)
-    if len(rows) >= 16 and len(count) <= 0.8 * len(rows):
-        yield Evidence(
-            f"{len(rows)} samples of the first epoch are {len(count)} different ones",
-            "look for rows that are in the data several times",
-        )
-
-
 @check("dropped-samples", at="start")
 def last_batch_is_a_large_part(seen: Seen) -> Iterator[Evidence]:
     """``drop_last`` leaves a large part of each epoch out."""
     loader = seen.data.get("train")
     yield from _dropped(loader, 0.4)
-
-
-@check("dropped-samples", at="start", on_request=True)
-def part_of_the_data(seen: Seen) -> Iterator[Evidence]:
-    """A limit, a sampler or ``drop_last`` leaves a large part of the data out."""
-    loader, settings = seen.data.get("train"), seen.settings
-    limit = settings.get("limit_train_batches")
-    if settings.get("overfit_batches"):
-        yield Evidence(
-            f"overfit_batches={settings['overfit_batches']} trains on a few batches alone", "leave it out"
-        )
-    if isinstance(limit, float) and limit < 0.5:
-        yield Evidence(f"limit_train_batches={limit:g} leaves data out of each epoch", "leave it out")
-    elif type(limit) is int:
-        yield Evidence(f"limit_train_batches={limit} leaves data out of each epoch", "leave it out")
-    if not isinstance(loader, DataLoader):
-        return
-    yield from _dropped(loader, 0.2)
-    total, sampler = size_of(loader.dataset), sampler_of(loader)
-    drawn = size_of(sampler) if sampler is not None else None
-    if total and drawn and drawn < 0.5 * total:
-        yield Evidence(
-            f"{type(sampler).__name__} gives {drawn} of {total} samples in an epoch",
-            "see that the sampler knows all samples",
-        )
 
 
 def _dropped(loader: Any, part: float) -> Iterator[Evidence]:
@@ -167,36 +130,6 @@ def two_views_are_equal(seen: Seen) -> Iterator[Evidence]:
     )
 
 
-def _equal_epochs(seen: Seen) -> bool:
-    """Whether the second epoch has the very samples of the first."""
-    epochs: dict[int, Counter[int]] = {}
-    for one in seen.batches.get("train", []):
-        epochs.setdefault(one.epoch, Counter()).update(one.rows)
-    whole = [epochs[key] for key in sorted(epochs)]
-    if len(whole) < 2 or len(whole[0]) < 8:
-        return False
-    return all(row in whole[0] for row in whole[1])
-
-
-@check("repeated-augmentation", at="steps", on_request=True)
-def equal_in_all_epochs(seen: Seen) -> Iterator[Evidence]:
-    """The code of the dataset draws random numbers, and the second epoch has the samples of the first."""
-    loader = seen.data.get("train")
-    if not isinstance(loader, DataLoader) or not _equal_epochs(seen):
-        return
-    base = _base(loader.dataset)
-    functions = methods_behind(base, "__getitem__")
-    if any(draws_random_numbers(function) for _, function in functions):
-        yield Evidence(
-            "samples are augmented in the same way in each epoch",
-            "let a generator go on from epoch to epoch",
-        )
-    for name in fixed_draws(base):
-        yield Evidence(
-            f"{name} draws once, when it is made, and is the same for each sample", "draw in its call"
-        )
-
-
 @check("augmented-validation", at="validation")
 def one_transform_for_both(seen: Seen) -> Iterator[Evidence]:
     """Validation of a classifier augments samples by the very function that training does."""
@@ -222,19 +155,3 @@ def _augmentations(loader: Any) -> list[tuple[str, Any]]:
         if ("transform" in name or "aug" in name) and function and draws_random_numbers(function):
             found.append((name, one))
     return found
-
-
-@check("augmented-validation", at="validation", on_request=True)
-def validation_draws(seen: Seen) -> Iterator[Evidence]:
-    """The code that reads samples of validation draws random numbers."""
-    for name, loader in seen.data.items():
-        if name == "train" or not isinstance(loader, DataLoader):
-            continue
-        functions = methods_behind(_base(loader.dataset), "__getitem__")
-        functions += [("collate_fn", loader.collate_fn)]
-        drawing = [one for one, function in functions if draws_random_numbers(function)]
-        if drawing:
-            yield Evidence(
-                f"samples of {name} are drawn at random, by {drawing[0]}",
-                "leave the augmentation out there",
-            )

@@ -107,16 +107,6 @@ def other_scale_in_validation(seen: Seen) -> Iterator[Evidence]:
             )
 
 
-@check("split-shift", at="validation", on_request=True)
-def shift_of_validation(seen: Seen) -> Iterator[Evidence]:
-    """Inputs of validation have another mean or deviation."""
-    for place, facts, other in _pairs(seen):
-        if min(facts.std, other.std) > 0:
-            factor = max(facts.std / other.std, other.std / facts.std)
-            if factor > 2 or abs(facts.mean - other.mean) > 1.5 * max(facts.std, other.std):
-                yield Evidence(f"input {place} has another scale in validation", "prepare both alike")
-
-
 @check("split-shift", at="start")
 def parts_standardised_apart(seen: Seen) -> Iterator[Evidence]:
     """Columns of training and of validation have each a mean of 0 and a deviation of 1, exactly."""

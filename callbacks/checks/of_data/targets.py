@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ..finding import Evidence, check
 from ..seen import BatchFacts, Seen
-from .data_sources import size_of
 
 _COMPARED = {"cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits"}
 _COMPARED |= {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
@@ -105,42 +104,3 @@ def _columns_of_classes(inputs: Tensor, targets: Tensor) -> list[int]:
     distinct = (lowest.sort(0).values.diff(dim=0) != 0).all(0)
     found: list[int] = (constant & distinct).nonzero().flatten().tolist()
     return found
-
-
-@check("target-leak", at="steps", on_request=True)
-def class_among_the_inputs(seen: Seen) -> Iterator[Evidence]:
-    """A column of the inputs has one value for each class, also of two classes and of tokens."""
-    found = _columns(seen)
-    if found is None or len(found[0]) < 48:
-        return
-    inputs, targets, _ = found
-    same = _columns_of_classes(inputs, targets)
-    if same:
-        yield Evidence(f"number {same[0]} of each input tells its class", "take it out of the inputs")
-
-
-@check("shuffled-targets", at="end", on_request=True)
-def targets_unlike_neighbours(seen: Seen) -> Iterator[Evidence]:
-    """Samples with near inputs have targets that are no nearer than those of any others."""
-    found = _columns(seen)
-    size = size_of(getattr(seen.data.get("train"), "dataset", None)) or 0
-    if found is None or len(found[0]) < 100 or size < 100:
-        return
-    inputs, targets, _ = found
-    labels = bool((targets == targets.round()).all()) and len(targets.unique()) <= 20
-    inputs = (inputs - inputs.mean(0)) / (inputs.std(0) + 1e-9)
-    near = torch.cdist(inputs, inputs)
-    near.fill_diagonal_(float("inf"))
-    near[near < 1e-9] = float("inf")
-    others = targets[near.topk(3, largest=False).indices]
-    if labels:
-        share = (others == targets[:, None]).double().mean()
-        chance = sum(float((targets == one).double().mean()) ** 2 for one in targets.unique())
-        alike = bool(share < chance + 0.04)
-    else:
-        alike = bool((others.mean(1) - targets).square().mean() > 1.2 * targets.var())
-    if alike:
-        yield Evidence(
-            "targets of samples with near inputs are as unlike as those of any samples",
-            "see that inputs and targets are in the same order",
-        )

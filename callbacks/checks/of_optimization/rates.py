@@ -29,10 +29,6 @@ def _weights(seen: Seen) -> dict[str, ParameterFacts]:
     return {n: one for n, one in _trained(seen).items() if one.parameter.dim() > 1 and one.nonzero}
 
 
-def _rate(optimizer: Any) -> float:
-    return max((float(group["lr"]) for group in optimizer.param_groups if "lr" in group), default=0.0)
-
-
 def _nothing_changed(seen: Seen) -> Iterator[Evidence]:
     trained = _trained(seen)
     updates = [one for one in seen.updates if one.phase == "train"]
@@ -121,17 +117,6 @@ def weights_replaced_in_each_step(seen: Seen) -> Iterator[Evidence]:
         )
 
 
-@check("high-rate", at="steps", on_request=True)
-def weights_move_fast(seen: Seen) -> Iterator[Evidence]:
-    """Updates are a large part of the weights."""
-    moved = [_movement(one) for one in _weights(seen).values() if len(one.relative) >= 8]
-    if seen.step >= 10 and moved and median(moved) > 0.25:
-        yield Evidence(
-            f"each update changes the weights by {100 * median(moved):.0f} % of their size",
-            "lower the learning rate",
-        )
-
-
 def _slow(seen: Seen, limit: float, highest_rate: float) -> Iterator[Evidence]:
     total = seen.trainer.total_steps or seen.step
     weights = _weights(seen)
@@ -158,12 +143,6 @@ def weights_hardly_move(seen: Seen) -> Iterator[Evidence]:
     """All steps of the run together change the weights by next to nothing."""
     by_gradient = all(type(one) is torch.optim.SGD for one in seen.trainer.optimizers)
     yield from _slow(seen, 1e-3 if by_gradient else 5e-5, 1e-4)
-
-
-@check("low-rate", at="steps", on_request=True)
-def weights_move_little(seen: Seen) -> Iterator[Evidence]:
-    """All steps of the run together change the weights little."""
-    yield from _slow(seen, 1e-2, 1e-2)
 
 
 def _is_coupled(optimizer: Any) -> bool:
@@ -255,17 +234,3 @@ def groups_that_miss_the_norms(seen: Seen) -> Iterator[Evidence]:
                 f"weight decay is kept from biases, and applied to {len(caught)} scales of norms",
                 "look at the names by which groups are made: norms belong beside the biases",
             )
-
-
-@check("decay-on-norms", at="start", on_request=True)
-def decay_of_norms(seen: Seen) -> Iterator[Evidence]:
-    """Scales of norms are decayed."""
-    norms = _norm_weights(seen)
-    for optimizer in seen.trainer.optimizers:
-        for group in optimizer.param_groups:
-            caught = sum(id(p) in norms for p in group["params"])
-            if caught and float(group.get("weight_decay") or 0) >= 1e-3:
-                yield Evidence(
-                    f"weight_decay={group['weight_decay']:g} is applied to {caught} scales of norms",
-                    "put norms and biases into a group with weight_decay=0",
-                )

@@ -182,36 +182,6 @@ def copy_that_never_follows(seen: Seen) -> Iterator[Evidence]:
             yield Evidence(f"{name} has not changed in {seen.step} steps", "update it after each step")
 
 
-@check("unused-average", at="end", on_request=True)
-def average_that_nothing_uses(seen: Seen) -> Iterator[Evidence]:
-    """An average is updated, and validation does not call it."""
-    for name, part in seen.module.named_modules():
-        facts = seen.layers.get(name)
-        called = facts is not None and (facts.calls.get("val") or facts.calls.get("train"))
-        if isinstance(part, AveragedModel) and int(part.n_averaged) and not called:
-            yield Evidence(
-                f"{name} is an average of weights that no validation uses", f"validate with self.{name}"
-            )
-
-
-@check("unused-average", at="end", on_request=True)
-def teacher_that_never_follows(seen: Seen) -> Iterator[Evidence]:
-    """A part is called and never changes, and has the weights' names of another that does."""
-    parts = dict(seen.module.named_children())
-    for name, part in parts.items():
-        keys = [key for key, _ in part.named_parameters()]
-        own = [seen.parameters[f"{name}.{key}"] for key in keys if f"{name}.{key}" in seen.parameters]
-        still = own and not any(one.changed or one.optimized for one in own)
-        twin = next(
-            (n for n, p in parts.items() if n != name and [key for key, _ in p.named_parameters()] == keys),
-            None,
-        )
-        if seen.step >= 8 and still and twin and seen.parameters[f"{twin}.{keys[0]}"].changed:
-            yield Evidence(
-                f"{name} has the form of {twin} and never changes", f"let it follow {twin} after each step"
-            )
-
-
 @check("undivided-accumulation", at="steps")
 def divided_twice(seen: Seen) -> Iterator[Evidence]:
     """The loss that a step returns is that of its batch divided by ``accumulate``, which divides too."""
@@ -232,21 +202,3 @@ def divided_twice(seen: Seen) -> Iterator[Evidence]:
             f"training_step divides its loss by {count}, and so does accumulate={count}",
             "return the loss undivided",
         )
-
-
-@check("undivided-accumulation", at="steps", on_request=True)
-def gradients_added_up(seen: Seen) -> Iterator[Evidence]:
-    """Under manual optimization: an update adds the gradients of several mean losses."""
-    if getattr(seen.module, "automatic_optimization", True):
-        return
-    raw = {(one.step, one.result_key) for one in seen.losses_in("train") if one.result_key}
-    calls = [one for one in seen.calls_of("backward") if one.inputs]
-    plain = [one for one in calls if (one.step, one.inputs[0].key) in raw]
-    for optimizer in seen.trainer.optimizers:
-        counts = [one.backwards for one in _of_training(seen) if one.optimizer is optimizer]
-        if counts and min(counts) >= 3 and plain and len(plain) == len(calls):
-            yield Evidence(
-                f"an update adds the gradients of {counts[0]} backwards, none of whose losses is divided",
-                f"divide each loss by {counts[0]}",
-            )
-            return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -114,6 +115,13 @@ class Adapter(TrainModule):
 
     def __getstate__(self) -> dict[str, Any]:
         return {"lightning": self.lightning}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Adapter:
+        """An adapter of a copy of the user's module, whose hooks no callback of the run hears of."""
+        module = copy.deepcopy(self.lightning, memo)
+        session = module._paceline_session = self.session.for_copy(module)
+        session.adapter = adapt(module, session)
+        return session.adapter
 
     # -- data ----------------------------------------------------------------------------------
 

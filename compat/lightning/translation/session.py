@@ -92,6 +92,12 @@ class Session:
         self.at_the_end: list[Callable[[], None]] = []
         self.place: dict[str, Any] = {}
 
+    def for_copy(self, module: Any) -> Session:
+        """What the same trainer knows of a copy of the module."""
+        found = Session(self.trainer, module, (), self.bases)
+        found.ours, found.stage_name = self.ours, self.stage_name
+        return found
+
     def look_again(self, callbacks: Sequence[Any]) -> None:
         """A stage begins: callbacks and methods may be others than before."""
         self.callbacks, self.content = list(callbacks), None
@@ -232,7 +238,7 @@ class Session:
 
     def end_evaluation_batch(self, dataloader_idx: int) -> None:
         """A row of the values of the batch, by the number of batches that were evaluated before it."""
-        if self.sanity_checking:
+        if self.sanity_checking or self._evaluation_store is None:  # None: of a step that is called alone
             return
         step = self.evaluated_batches[dataloader_idx]
         self.evaluated_batches[dataloader_idx] += 1

@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from paceline import DataModule, Trainer, TrainModule
 from paceline.callbacks import Checks
-from paceline.callbacks.checks.table import built_in_checks
+from paceline.callbacks.checks.table import ON_REQUEST, built_in_checks
 from paceline.tools.check import examine as module
-from paceline.tools.check.examine import check_fit, examine
+from paceline.tools.check.examine import check_fit
 from paceline.tools.check.probe import Probe, all_probes
 
 COUNT = 160
@@ -267,7 +267,7 @@ PROGRAMS = {
 def test_a_mistake_is_found(program):
     torch.manual_seed(0)
     net, train, val = program()
-    report = examine(trainer(), net, (train, val, None))
+    report = check_fit(trainer(), net, (train, val, None))
     assert PROGRAMS[program] in {one.name for one in report.findings}, report
 
 
@@ -276,7 +276,7 @@ def test_nothing_is_found_and_nothing_is_written(tmp_path, monkeypatch):
     torch.manual_seed(0)
     net, train, val = nothing_wrong()
     given = trainer(run_dir="runs")
-    report = examine(given, net, (train, val, None))
+    report = check_fit(given, net, (train, val, None))
     assert (report.findings, report.not_looked_at) == ([], {})
     assert (report.steps, report.is_whole_run) == (18, True)
     assert not list(tmp_path.iterdir())
@@ -285,14 +285,13 @@ def test_nothing_is_found_and_nothing_is_written(tmp_path, monkeypatch):
 
 def test_accumulation_that_divides_is_right():
     train, val = parts(*rows())
-    assert check_fit(trainer(), Divided(), (train, val, None)) == []
+    assert check_fit(trainer(), Divided(), (train, val, None)).findings == []
 
 
 def test_a_finding_that_is_meant_is_left_out():
     net, train, val = in_order()
-    assert "no-shuffle" not in {
-        one.name for one in check_fit(trainer(callbacks=Checks(skip="no-shuffle")), net, (train, val, None))
-    }
+    report = check_fit(trainer(callbacks=Checks(skip="no-shuffle")), net, (train, val, None))
+    assert "no-shuffle" not in {one.name for one in report.findings}
 
 
 class OneForTwo(DataModule):
@@ -310,8 +309,8 @@ class OneForTwo(DataModule):
 
 
 def test_test_data_that_chooses_is_found():
-    found = check_fit(trainer(), Net(), (None, None, OneForTwo()))
-    assert "selected-on-test" in {one.name for one in found}
+    report = check_fit(trainer(), Net(), (None, None, OneForTwo()))
+    assert "selected-on-test" in {one.name for one in report.findings}
 
 
 def test_an_error_of_a_probe_is_listed_and_ends_nothing(monkeypatch):
@@ -321,7 +320,7 @@ def test_an_error_of_a_probe_is_listed_and_ends_nothing(monkeypatch):
     probes = all_probes()
     monkeypatch.setattr(module, "all_probes", lambda: (Probe("no-such-thing", broken), *probes))
     net, train, val = same_rows()
-    report = examine(trainer(), net, (train, val, None))
+    report = check_fit(trainer(), net, (train, val, None))
     assert "split-overlap" in {one.name for one in report.findings}
     assert report.not_looked_at == {"no-such-thing": "RuntimeError: no such thing"}
 
@@ -329,10 +328,10 @@ def test_an_error_of_a_probe_is_listed_and_ends_nothing(monkeypatch):
 def test_a_run_that_is_cut_says_so():
     net, train, val = nothing_wrong()
     endless = partial(trainer, max_epochs=100_000)
-    report = examine(endless(), net, (train, val, None), seconds=1.0)
+    report = check_fit(endless(), net, (train, val, None), seconds=1.0)
     assert not report.is_whole_run
     assert report.steps > 0
 
 
-def test_each_probe_can_be_left_out_by_its_name():
-    assert {one.name for one in all_probes()} <= {one.name for one in built_in_checks()}
+def test_names_on_request_are_those_of_probes_alone():
+    assert {one.name for one in all_probes()} - {one.name for one in built_in_checks()} == ON_REQUEST
