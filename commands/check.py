@@ -31,8 +31,8 @@ def check(
     """Look for mistakes of a training program that raise no error.
 
     Its first fit is trained for a short time on one device and written nowhere. Then copies of the module
-    and of the data are tried out, and the rest of a script is watched for 30 seconds. The exit code is 0 when
-    nothing was found, else 1.
+    and of the data are tried out, and the rest of a script is watched for 30 seconds. The exit code is 0
+    when nothing was found, else 1.
     """
     from ..common.version import __version__
 
