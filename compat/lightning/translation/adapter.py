@@ -120,8 +120,8 @@ class Adapter(TrainModule):
         """An adapter of a copy of the user's module, whose hooks no callback of the run hears of."""
         module = copy.deepcopy(self.lightning, memo)
         session = module._paceline_session = self.session.for_copy(module)
-        session.adapter = adapt(module, session)
-        return session.adapter
+        copied = session.adapter = adapt(module, session)
+        return copied
 
     # -- data ----------------------------------------------------------------------------------
 
