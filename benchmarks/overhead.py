@@ -8,7 +8,8 @@ losses and gradients that are not finite, counts samples, and asks whether a log
 TensorBoard, metrics.jsonl and one value logged per step, with the record of steps and without it. "full":
 that with three loggers and five callbacks. Peers that are installed run too (``peers.py``). "iterable":
 nothing on, the same batches in a list, from an object with ``__iter__`` and ``__len__``, and from one whose
-``__iter__`` is a generator.
+``__iter__`` is a generator. "checks": nothing on, with and without the callback ``Checks``, which is on by
+default and looks at the first steps.
 The loops run interleaved, round by round; medians are shown.
 """
 
@@ -34,6 +35,7 @@ from torch.nn import functional as F
 
 from paceline import Trainer
 from paceline.callbacks import (
+    Checks,
     CSVLogger,
     Curves,
     DeviceMonitor,
@@ -107,8 +109,8 @@ class Generated(Batches):
         yield from self.batches
 
 
-def off(batches: list | Batches) -> float:
-    """Ours, nothing on."""
+def off(batches: list | Batches, checks: bool = True) -> float:
+    """Ours, nothing on, but for ``Checks``."""
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         trainer = Trainer(
@@ -117,7 +119,7 @@ def off(batches: list | Batches) -> float:
             loggers=False,
             checkpoint=False,
             record=False,
-            callbacks=[watch],
+            callbacks=[watch, Checks(skip=not checks)],
             run_dir=folder,
         )
         trainer.fit(Plain(), batches)
@@ -223,6 +225,7 @@ def main() -> None:
             "object": lambda batches: off(Batches(batches)),
             "generator": lambda batches: off(Generated(batches)),
         },
+        "checks": own | {"with": off, "without": lambda batches: off(batches, checks=False)},
     }
     result = {}
     for title, loops in tables.items():

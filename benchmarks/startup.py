@@ -1,12 +1,13 @@
 """Seconds until something happens: imports, ``paceline --help``, the end of step 1; and of ``curves.png``.
 
-    python benchmarks/startup.py [--rounds 9] [--pairs 5] [--lightning] [--json FILE]
+    python benchmarks/startup.py [--rounds 9] [--pairs 5] [--lightning | --checks] [--json FILE]
 
 Each is a separate process, in alternation, with bytecode as an installed package has it; medians of the
 rounds, and of the differences within a round. Fits with and without ``curves.png`` are pairs within one
 process, each after the picture of the one before is drawn. ``--lightning`` times a program written for
 Lightning under both packages instead: from the start of its process until the first step, and from
-``Trainer(...)`` until the first step of later fits in one process.
+``Trainer(...)`` until the first step of later fits in one process. ``--checks`` times a small ViT recipe
+with and without the callback ``Checks``: to the end of step 1, and the steps after it.
 """
 
 from __future__ import annotations
@@ -114,6 +115,26 @@ for _ in range(11):
     begun = time.time()
 print(json.dumps([first[0], statistics.median(first[1:])]))
 """
+CHECKS = """
+import json, sys, time
+from paceline.callbacks import Checks, LambdaCallback
+from paceline.recipes.vit_cifar10 import Config, build
+ends = {1: 0.0, 10: 0.0, 60: 0.0, 90: 0.0}
+def note(trainer):
+    if trainer.global_step in ends:
+        ends[trainer.global_step] = time.time()
+settings = {"max_steps": 90, "accelerator": "cpu", "progress": False, "loggers": False, "checkpoint": False}
+model = {"image": 32, "patch": 8, "width": 192, "heads": 6, "depth": 6}
+given = {"data": "digits", "workers": 0, "batch_size": 32, "epochs": 4, "model": model}
+experiment = build(Config(**given, trainer=settings))
+callbacks = experiment.trainer.callbacks
+callbacks[:] = [one for one in callbacks if sys.argv[2] == "with" or not isinstance(one, Checks)]
+callbacks.append(LambdaCallback(on_step_end=note))
+experiment.fit()
+times = [float(sys.argv[1]), *ends.values()]
+print(json.dumps([later - sooner for sooner, later in zip(times, times[1:])]))
+"""
+SPANS = ("end of step 1", "steps 2 to 10", "steps 11 to 60", "steps 61 to 90")
 PACKAGES = {"Lightning": "lightning", "paceline": "paceline.compat.lightning"}
 PROGRAMS = {
     "import torch": [sys.executable, "-c", "import torch"],
@@ -182,16 +203,39 @@ def first_steps(rounds: int, folder: str) -> dict[str, dict[str, float]]:
     }
 
 
+def checks(rounds: int, folder: str) -> dict[str, dict[str, float]]:
+    """Seconds of the ViT recipe with and without ``Checks``, and the median of their differences."""
+    found: dict[str, list[list[float]]] = {"with": [], "without": []}
+    for number in range(rounds + 1):
+        for name in sorted(found, reverse=bool(number % 2)):
+            command = [sys.executable, "-c", CHECKS, str(time.time()), name]
+            done = subprocess.run(command, check=True, cwd=folder, stdout=subprocess.PIPE, text=True)
+            if number:
+                found[name].append(json.loads(done.stdout.splitlines()[-1]))
+    result = {}
+    for number, span in enumerate(SPANS):
+        with_, without = ([row[number] for row in found[name]] for name in ("with", "without"))
+        more = statistics.median(a - b for a, b in zip(with_, without, strict=True))
+        medians = {"with": statistics.median(with_), "without": statistics.median(without), "more": more}
+        result[span] = {name: round(value, 3) for name, value in medians.items()}
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9, help="0: curves.png alone")
     parser.add_argument("--pairs", type=int, default=5, help="of fits with and without curves.png")
     parser.add_argument("--lightning", action="store_true", help="first steps under both packages alone")
+    parser.add_argument(
+        "--checks", action="store_true", help="the ViT recipe with and without Checks alone"
+    )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if arguments.lightning:
             result = first_steps(arguments.rounds, folder)
+        elif arguments.checks:
+            result = checks(arguments.rounds, folder)
         else:
             result = script_times(arguments.rounds, folder) | picture(arguments.pairs, folder)
     for name, row in result.items():
