@@ -33,6 +33,7 @@ import torch
 import paceline
 from paceline import PacelineError, Trainer
 from paceline.callbacks import Checks
+from paceline.callbacks.checks.observer import Observer
 from paceline.callbacks.checks.table import built_in_checks
 from paceline.callbacks.pictures import curves
 from paceline.tools.rerun.check_request import CheckRequest
@@ -91,10 +92,16 @@ def run_program(name: str) -> dict[str, Any]:
         build(self, *arguments, **options)
         made.append(self)
 
-    Checks.__init__ = noted  # type: ignore[method-assign]
+    fail, failures = Observer._fail, []
+
+    def failed(self: Observer, error: Exception) -> None:
+        failures.append(f"{type(error).__name__}: {error}")
+        fail(self, error)
+
+    Checks.__init__, Observer._fail = noted, failed  # type: ignore[method-assign]
     seconds, error, lines = _run(name, trainer_class())
     findings = {one.name: f"step {one.step}: {one.evidence}" for each in made for one in each.findings}
-    ended = [line for line in lines if "failed, and is skipped" in line]
+    ended = failures + [line for line in lines if "failed, and is skipped" in line]
     return {"findings": findings, "seconds": seconds, "error": error, "failed_checks": ended}
 
 
@@ -167,6 +174,10 @@ def report(rows: dict[str, dict[str, Any]], verbose: bool) -> None:
             f"right programs: {len(states)}; false alarms {states.count('false alarm')}, debatable ones "
             f"with a finding {states.count('debatable')}, ended by an error {states.count('error')}"
         )
+    failed = {name: row["failed_checks"] for name, row in rows.items() if row.get("failed_checks")}
+    print(f"programs in which a check could not look: {len(failed)}")
+    for name, why in failed.items() if verbose else ():
+        print(f"  {name}: {'; '.join(dict.fromkeys(why))}")
     seconds = [row["seconds"] for row in rows.values()]
     print(f"seconds for a program: median {statistics.median(seconds):.2f}, most {max(seconds):.1f}")
 

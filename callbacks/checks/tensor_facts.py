@@ -191,7 +191,7 @@ def _main_input(inputs: dict[str, Tensor]) -> Tensor | None:
 def checksums_of_rows(tensor: Tensor) -> list[int]:
     """A number for each row, equal for equal rows, whatever the batch; of at most 256 numbers of it."""
     flat = tensor.detach().reshape(len(tensor), -1)
-    flat = flat[:, :: -(-flat.shape[1] // _COLUMNS)]
+    flat = flat[:, :: max(1, -(-flat.shape[1] // _COLUMNS))]
     if flat.dtype.is_floating_point:
         flat = (flat + 0.0).contiguous().view(_SAME_SIZE[flat.element_size()])  # -0.0 is 0.0
     flat = flat.to(torch.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from typing import Any
 
 import torch
@@ -112,7 +112,7 @@ def validation_in_other_batches(subject: Subject) -> Iterator[Evidence]:
     if not isinstance(loader, DataLoader) or type(loader.batch_sampler) is not BatchSampler:
         return
     size = loader.batch_size or 0
-    rows = len(loader.sampler)  # type: ignore[arg-type]
+    rows = len(loader.sampler) if isinstance(loader.sampler, Sized) else 0
     other = max(2, size // 3) if size >= 4 else size * 3
     if (
         rows < 16

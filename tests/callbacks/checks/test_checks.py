@@ -12,6 +12,7 @@ from helpers.two_softmaxes import TwoSoftmaxes as Net
 from helpers.two_softmaxes import loader
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer
 from paceline.callbacks import Checks
@@ -216,3 +217,11 @@ def test_weights_that_know_few_operations_end_nothing():
     assert checks.findings == []
     assert checks.seen.watched == {1, 2, 3, 10}
     assert len(checks.seen.parameters["net.0.weight"].relative) == 10
+
+
+def test_a_batch_with_a_tensor_without_columns_is_looked_at():
+    rows = TensorDataset(torch.randn(60, 6), torch.randint(0, 3, (60,)), torch.empty(60, 0))
+    trainer = Trainer(max_epochs=2, callbacks=(checks := Checks()), progress=False, run_dir=None)
+    trainer.fit(Net(), DataLoader(rows, 10, shuffle=True))
+    assert names(checks) == [FOUND]
+    assert checks.seen.watched == {1, 2, 3, 10}
