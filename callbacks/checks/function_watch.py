@@ -55,7 +55,7 @@ class FunctionWatch(TorchFunctionMode):
     Args:
         seen: What it fills.
         layers: Says which layer calls.
-        failed: Called with an error of its own, which does not reach the run.
+        failed: Called with its errors, which do not reach the run.
 
     Attributes:
         known: The ids of the parameters of the module and of the optimizers; None where steps compute with

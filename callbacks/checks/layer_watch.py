@@ -54,7 +54,7 @@ class LayerWatch:
 
     Args:
         seen: What it fills.
-        failed: Called with an error of its own, which does not reach the run.
+        failed: Called with its errors, which do not reach the run.
 
     Attributes:
         busy: Whether functions are called to take notes, and not by the run.

@@ -45,7 +45,7 @@ def _guarded(
 
 
 class Observer:
-    """Fills ``Seen``. An error of its own ends it, and is a line of log.txt.
+    """Fills ``Seen``. An error of what looks ends it, and is a line of log.txt.
 
     Args:
         trainer: Of the run.
@@ -254,7 +254,7 @@ def _buffers_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _count_fit(trainer: TrainerView) -> int:
-    """How many fits like this one came before: of the same module, data and trained weights, each anew."""
+    """How many fits like this one came before: of the same module, data and trained weights."""
     data = trainer.loop.data.get("train")
     if trainer.global_step:
         _FITS.pop(trainer.module, None)

@@ -81,7 +81,7 @@ def layers_new_in_each_step(seen: Seen) -> Iterator[Evidence]:
     places = sorted({one.layer for one, _ in new if one.layer})
     where = f" in {places[0]}" if places else ""
     yield Evidence(
-        f"each step makes {_weights_of(shapes)} anew{where}: what it has learned is lost",
+        f"each step makes new {_weights_of(shapes)}{where}: what it has learned is lost",
         "make the layer in __init__, and call it in the step",
     )
 
@@ -271,7 +271,7 @@ def _repeated_evidence(name: str, children: list[Any]) -> Evidence:
     times = sum(one is children[0] for one in children)
     return Evidence(
         f"{name} has one {type(children[0]).__name__} {times} times: all share its weights",
-        "make each anew: [Block() for _ in range(n)], not [Block()] * n",
+        "make several: [Block() for _ in range(n)], not [Block()] * n",
     )
 
 

@@ -26,7 +26,7 @@ class UpdateWatch:
 
     Args:
         seen: What it fills.
-        failed: Called with an error of its own, which does not reach the run.
+        failed: Called with its errors, which do not reach the run.
     """
 
     def __init__(self, seen: Seen, failed: Callable[[Exception], None]) -> None:

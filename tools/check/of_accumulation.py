@@ -1,4 +1,4 @@
-"""Gradients that are added up by hand under manual optimization."""
+"""Gradients that a module adds up under manual optimization."""
 
 from __future__ import annotations
 

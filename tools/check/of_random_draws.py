@@ -1,4 +1,4 @@
-"""Random augmentation: whether it draws anew for each sample and epoch."""
+"""Random augmentation: whether it draws again for each sample and epoch."""
 
 from __future__ import annotations
 

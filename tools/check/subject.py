@@ -236,7 +236,7 @@ class Subject:
                 yield index, parts_of(dataset[index])
 
     def read_again(self, name: str) -> list[tuple[int, dict[str, Any]]]:
-        """The same samples, read anew."""
+        """The same samples, read again."""
         return list(self._samples_of(self.dataset(name)))
 
 

@@ -17,7 +17,7 @@ class CheckRequest:
     Args:
         out: The file that takes the report, as JSON; its folder is for all that is written.
         seconds: How long a fit may train.
-        later_seconds: How long the script may go on after its first fit.
+        later_seconds: How long the script may run after its first fit.
     """
 
     out: str

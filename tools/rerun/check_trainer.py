@@ -20,7 +20,7 @@ from .check_request import requested
 class CheckTrainer(Trainer):
     """A ``Trainer`` on one device that writes nothing but what is found.
 
-    The script goes on after its first fit for some seconds: its later fits and its tests are watched, too.
+    The script continues for some seconds after its first fit: later fits and tests are watched, too.
     """
 
     trial_class = Trainer

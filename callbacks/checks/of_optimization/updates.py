@@ -93,7 +93,7 @@ def state_lost(seen: Seen) -> Iterator[Evidence]:
     lost = len(seen.emptied) + sum(one.emptied for one in seen.updates)
     if lost >= 3:
         yield Evidence(
-            f"an optimizer has lost its state {lost} times in {seen.step} steps: momentum begins anew",
+            f"an optimizer has lost its state {lost} times in {seen.step} steps: momentum starts from zero",
             "make it once, in configure_optimizers, and set rates by a schedule",
         )
 
@@ -108,7 +108,7 @@ def other_optimizer_in_each_step(seen: Seen) -> Iterator[Evidence]:
     once = [one for one in strange if used[id(one)] == 1 and own >= {id(p) for p in parameters_of(one)}]
     if len(once) >= 3 and len(once) == len(strange) and any(one.state for one in once):
         yield Evidence(
-            f"{len(once)} optimizers were made in {seen.step} steps: momentum begins anew in each",
+            f"{len(once)} optimizers were made in {seen.step} steps: momentum starts from zero in each",
             "make it once, in configure_optimizers",
         )
 
@@ -119,7 +119,7 @@ def fit_for_each_epoch(seen: Seen) -> Iterator[Evidence]:
     if seen.fits >= 2 and seen.settings.get("max_epochs") in (1, "1"):
         yield Evidence(
             f"fit number {seen.fits + 1} of one module and loader for one epoch: optimizer and schedule "
-            "begin anew in each",
+            "start again in each",
             "call fit once, with max_epochs",
         )
 
