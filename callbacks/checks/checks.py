@@ -44,6 +44,8 @@ class Checks(Callback):
 
     Attributes:
         findings: What was found in the current fit, or in the last one.
+        added: The checks of ``add``.
+        skipped: The names of ``skip``.
 
     Example:
         >>> checks = Checks(skip="split-overlap")
@@ -66,7 +68,7 @@ class Checks(Callback):
                 allowed="what paceline.callbacks.checks.check makes of a function, the name of an entry "
                 "point, or several in a list",
             )
-        self._added = [load("checks", one, Check) if isinstance(one, str) else one for one in added]
+        self.added = [load("checks", one, Check) if isinstance(one, str) else one for one in added]
         self.is_off = skip is True
         names = () if isinstance(skip, bool) else (skip,) if isinstance(skip, str) else skip
         self.skipped = frozenset(names)
@@ -78,7 +80,7 @@ class Checks(Callback):
         self._restored: list[Finding] = []
 
     def _require_known(self, names: frozenset[str]) -> None:
-        known = {one.name for one in (*built_in_checks(), *self._added)} | ON_REQUEST
+        known = {one.name for one in (*built_in_checks(), *self.added)} | ON_REQUEST
         for name in sorted(names - known):
             raise PacelineError(
                 f"Checks: no finding is called {name!r}",
@@ -175,7 +177,7 @@ class Checks(Callback):
             return []
         done = {one.name for one in self.findings} | self.skipped
         found: list[Finding] = []
-        for one in (*built_in_checks(), *self._added):
+        for one in (*built_in_checks(), *self.added):
             if one.at != moment or one.name in done:
                 continue
             try:

@@ -87,8 +87,9 @@ def short_and_alone(given: dict[str, Any], seconds: float, folder: str | Path) -
     callbacks = given.get("callbacks") or []
     several = [callbacks] if isinstance(callbacks, (str, Callback)) else callbacks
     loaded = [make("callbacks", one) if isinstance(one, str) else one for one in several]
-    checks = Checks()
-    checks.skipped = frozenset().union(*(one.skipped for one in loaded if isinstance(one, Checks)))
+    own = [one for one in loaded if isinstance(one, Checks)]
+    checks = Checks(add=[added for one in own for added in one.added])
+    checks.skipped = frozenset().union(*(one.skipped for one in own))
     kept = [one for one in loaded if not isinstance(one, (Checks, Logger, StepRecord))]
     added = [checks, Recorder(), JSONLogger()]  # a script may read the values of its run
     short = {"max_time": f"{seconds:g}s", "run_dir": folder, "callbacks": [*kept, *added]}

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from paceline import DataModule, Trainer, TrainModule
 from paceline.callbacks import Checks
+from paceline.callbacks.checks import Evidence, check
 from paceline.callbacks.checks.table import ON_REQUEST, built_in_checks
 from paceline.tools.check import examine as module
 from paceline.tools.check.examine import check_fit
@@ -292,6 +293,16 @@ def test_a_finding_that_is_meant_is_left_out():
     net, train, val = in_order()
     report = check_fit(trainer(callbacks=Checks(skip="no-shuffle")), net, (train, val, None))
     assert "no-shuffle" not in {one.name for one in report.findings}
+
+
+def test_a_check_that_was_added_looks_too():
+    @check("always", at="end")
+    def always(seen):
+        yield Evidence("it is the end", "nothing")
+
+    net, train, val = nothing_wrong()
+    report = check_fit(trainer(callbacks=Checks(add=always)), net, (train, val, None))
+    assert [one.name for one in report.findings] == ["always"]
 
 
 class OneForTwo(DataModule):
