@@ -5,7 +5,8 @@ python benchmarks/silent_mistakes/run.py [--check] [--family F] [--program P] [-
 Each program of ``faulty/`` and ``right/`` trains in its own process with the default callbacks. A fault is
 found where a finding has one of the names that the program says; any finding in a right program is a false
 alarm. With ``--check`` the first ``fit`` of each program is looked at as ``paceline check`` does, and ends
-the program. ``--json`` keeps the results (``benchmarks/results/silent_mistakes.json``).
+the program. ``--json`` keeps the results (``benchmarks/results/silent_mistakes.json``);
+of a part of the programs, beside those of the others.
 """
 
 from __future__ import annotations
@@ -204,7 +205,9 @@ def main() -> None:
     report(rows, options.verbose)
     if options.json:
         kept = json.loads(options.json.read_text()) if options.json.exists() else {}
-        kept["check" if options.check else "defaults"] = dict(sorted(rows.items()))
+        kind = "check" if options.check else "defaults"
+        others = kept.get(kind, {}) if options.program or options.family else {}
+        kept[kind] = dict(sorted((others | rows).items()))
         options.json.write_text(json.dumps(kept, indent=1) + "\n")
 
 
