@@ -4,9 +4,8 @@ python benchmarks/silent_mistakes/run.py [--check] [--family F] [--program P] [-
 
 Each program of ``faulty/`` and ``right/`` trains in its own process with the default callbacks. A fault is
 found where a finding has one of the names that the program says; any finding in a right program is a false
-alarm. With ``--check`` the first ``fit`` of each program is looked at as ``paceline check`` does, and ends
-the program. ``--json`` keeps the results (``benchmarks/results/silent_mistakes.json``);
-of a part of the programs, beside those of the others.
+alarm. With ``--check`` each program is looked at as ``paceline check`` does. ``--json`` keeps the results
+(``benchmarks/results/silent_mistakes.json``); of a part of the programs, beside those of the others.
 """
 
 from __future__ import annotations

@@ -32,6 +32,8 @@ def columns_that_tell_the_target(subject: Subject) -> Iterator[Evidence]:
     if float(flat.std()) == 0:
         return
     is_class = is_whole_type(target) or len(flat.unique()) == 2
+    if sum(one[0].numel() for one in table.inputs.values() if len(one)) == 1:
+        return  # a function of one number is what is learned
     for place, one in table.inputs.items():
         if len(one) != len(target) or one[0].numel() > 100 * _MOST_COLUMNS:
             continue
