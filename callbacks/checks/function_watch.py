@@ -42,6 +42,9 @@ _PRODUCTS = {"mul", "__mul__", "__rmul__"}
 _THRESHOLDS = {"gt": "gt", "ge": "ge", "__gt__": "gt", "__ge__": "ge", "lt": "lt", "round": "round"}
 _AXES = {"softmax": "softmax", "log_softmax": "log_softmax", "argmax": "argmax", "sigmoid": "sigmoid"}
 _UNITS = {"relu", "relu_"}
+_QUESTIONS = {"numel", "dim", "size", "__len__", "is_contiguous", "is_complex", "is_floating_point"}
+_QUESTIONS |= {"_set_grad_enabled", "promote_types", "data_ptr", "element_size", "untyped_storage", "detach"}
+"""Functions that compute nothing with a gradient, and are called often."""
 _VALUED = set(_THRESHOLDS.values())
 """Functions of which the values of the inputs are noted too."""
 _MOST_CALLS = 2000
@@ -106,13 +109,14 @@ class FunctionWatch(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
         result = func(*args, **kwargs)
         if self._layers.busy:
             return result
+        name = getattr(func, "__name__", "")
+        if name in _QUESTIONS or (name == "__get__" and not isinstance(result, Tensor)):
+            return result
         try:
-            with torch.no_grad():
-                self._look(name, args, kwargs, result)
+            self._look(name, args, kwargs, result)
         except Exception as error:
             self._failed(error)
         return result
@@ -171,7 +175,7 @@ class FunctionWatch(TorchFunctionMode):
                 output=self._facts(output),
                 target=self._facts(target),
                 options={k: tuple(v.shape) if isinstance(v, Tensor) else v for k, v in options.items()},
-                value=float(result) if is_number else None,
+                value=float(result.detach()) if is_number else None,
                 result_key=id(result),
                 output_of=self._layers.maker_of(output),
             )

@@ -19,6 +19,7 @@ SEQUENTIAL = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
 """Layers over sequences, which say whether the batch is the first axis."""
 _KEPT = (nn.Sequential, nn.Identity)  # what they return is another layer's output
 _SAMPLE = 256
+_MOST = 2**13
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 CONVOLUTIONS = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
@@ -144,7 +145,9 @@ class LayerWatch:
             facts.fed_by.add(maker)
         is_leaf = next(part.children(), None) is None
         if facts.first_input is None and (is_leaf or isinstance(part, SEQUENTIAL)):
-            facts.first_input = facts_of(given, sample=_SAMPLE if isinstance(part, nn.Embedding) else 0)
+            facts.first_input = facts_of(
+                given, sample=_SAMPLE if isinstance(part, nn.Embedding) else 0, most=_MOST
+            )
         if isinstance(part, NORMS) and part.training and given.numel():
             values = given.numel() // given.shape[1]
             facts.values_per_channel = max(facts.values_per_channel, values)
@@ -162,6 +165,6 @@ class LayerWatch:
                 self._made[id(output)] = (weakref.ref(output), name)
             if isinstance(output, Tensor) and next(part.children(), None) is None:
                 with self.taking_notes():
-                    facts.output = facts_of(output, sample=0)
+                    facts.output = facts_of(output, sample=0, most=_MOST)
         except Exception as error:
             self._failed(error)

@@ -69,8 +69,8 @@ class Observer:
         self._buffers: dict[str, Tensor] = {}
         self._is_fit_validation = False
         self._marked = (0, 0)  # losses and calls of which it is known what the batch gave
-        self.updates = UpdateWatch(self.seen, self._fail)
         self.layers = LayerWatch(self.seen, self._fail)
+        self.updates = UpdateWatch(self.seen, self.layers, self._fail)
         self.functions = FunctionWatch(self.seen, self.layers, self._fail)
         self._watches = looks and _can_be_watched(trainer, self.seen.settings)
         if looks:

@@ -24,7 +24,11 @@ _SAME_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def facts_of(
-    tensor: Tensor, batch_memory: frozenset[int] = frozenset(), light: bool = False, sample: int = _SAMPLE
+    tensor: Tensor,
+    batch_memory: frozenset[int] = frozenset(),
+    light: bool = False,
+    sample: int = _SAMPLE,
+    most: int = _MOST,
 ) -> TensorFacts:
     """What is known of a tensor.
 
@@ -33,14 +37,15 @@ def facts_of(
         batch_memory: Where the tensors of the batch lie: what ``memory_of`` gave for each.
         light: Leave the values out.
         sample: How many of the values are kept.
+        most: Of a larger tensor some rows are looked at, about so many values.
     """
     made_by = type(tensor.grad_fn).__name__.partition("Backward")[0] if tensor.grad_fn is not None else ""
     values = tensor.detach()
     light = light or not is_readable(values) or not tensor.numel() or values.is_complex()
     numbers, first, alike, sums = [0.0] * 5, torch.empty(0), False, False
     if not light:
-        if values.dim() and values.numel() > _MOST:  # some rows tell enough, and take little memory
-            values = values[: max(2, _MOST // values[0].numel())]
+        if values.dim() and values.numel() > most:  # some rows tell enough, and take little memory
+            values = values[: max(2, most // values[0].numel())]
         flat = values.reshape(-1)
         wide = flat.to(torch.float64 if values.dtype == torch.float64 else torch.float32)
         spread = wide.std(correction=0)

@@ -14,6 +14,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from .layer_watch import LayerWatch
 from .seen import ParameterFacts, Phase, Seen, UpdateFacts
 from .tensor_facts import is_readable
 
@@ -26,11 +27,12 @@ class UpdateWatch:
 
     Args:
         seen: What it fills.
+        layers: Is told when functions are called to take notes.
         failed: Called with its errors, which do not reach the run.
     """
 
-    def __init__(self, seen: Seen, failed: Callable[[Exception], None]) -> None:
-        self._seen, self._failed = seen, failed
+    def __init__(self, seen: Seen, layers: LayerWatch, failed: Callable[[Exception], None]) -> None:
+        self._seen, self._layers, self._failed = seen, layers, failed
         self._handles: list[Any] = []
         self._phase: Phase = "train"
         self._before: dict[str, Tensor] = {}
@@ -110,7 +112,7 @@ class UpdateWatch:
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         try:
-            with torch.no_grad():
+            with self._layers.taking_notes():
                 self._note_update(optimizer)
         except Exception as error:
             self._failed(error)
@@ -149,10 +151,10 @@ class UpdateWatch:
 
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         try:
-            with torch.no_grad():
+            with self._layers.taking_notes():
                 self._note_change()
-            self._note_state(optimizer)
-            self._fresh.note_update(optimizer)
+                self._note_state(optimizer)
+                self._fresh.note_update(optimizer)
         except Exception as error:
             self._failed(error)
 
