@@ -42,8 +42,8 @@ _PRODUCTS = {"mul", "__mul__", "__rmul__"}
 _THRESHOLDS = {"gt": "gt", "ge": "ge", "__gt__": "gt", "__ge__": "ge", "lt": "lt", "round": "round"}
 _AXES = {"softmax": "softmax", "log_softmax": "log_softmax", "argmax": "argmax", "sigmoid": "sigmoid"}
 _UNITS = {"relu", "relu_"}
-_QUESTIONS = {"numel", "dim", "size", "__len__", "is_contiguous", "is_complex", "is_floating_point"}
-_QUESTIONS |= {"_set_grad_enabled", "promote_types", "data_ptr", "element_size", "untyped_storage", "detach"}
+_QUESTIONS = {"numel", "dim", "size", "detach", "__len__", "is_contiguous", "is_complex", "element_size"}
+_QUESTIONS |= {"is_floating_point", "_set_grad_enabled", "promote_types", "data_ptr", "untyped_storage"}
 """Functions that compute nothing with a gradient, and are called often."""
 _VALUED = set(_THRESHOLDS.values())
 """Functions of which the values of the inputs are noted too."""
