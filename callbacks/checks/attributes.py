@@ -1,4 +1,4 @@
-"""What the attributes of a module and of callbacks hold: counts, and monitors."""
+"""What the attributes of modules and of callbacks hold: weights, counts, monitors."""
 
 from __future__ import annotations
 
@@ -16,6 +16,20 @@ UPDATES = " (batches)"
 TENSORS = " (tensors)"
 """Ends the name of a list of tensors of several values, with its length."""
 _MOST = 200
+
+
+def own_weight(part: nn.Module) -> nn.Parameter | None:
+    """The parameter ``weight`` of a layer; None where it has none, or computes it.
+
+    To ask for one that is computed may change buffers, as spectral norms do in training mode.
+    """
+    return dict(part.named_parameters(recurse=False)).get("weight")
+
+
+def is_trained(part: nn.Module) -> bool:
+    """Whether a layer has a parameter ``weight`` that requires a gradient."""
+    weight = own_weight(part)
+    return weight is not None and weight.requires_grad
 
 
 def monitors_of(trainer: TrainerView) -> Iterator[tuple[str, str, str]]:
@@ -42,8 +56,9 @@ def numbers_of(module: nn.Module) -> dict[str, float]:
             found[f"{name}{TENSORS}" if tensors else name] = float(len(value))
         elif isinstance(value, Tensor) and value.numel() == 1 and value.device.type == "cpu":
             found[name] = float(value)
-    for name, part in module.named_modules():
+    metrics = [one for one in module.named_modules() if type(one[1]).__module__.startswith("torchmetrics")]
+    for name, part in metrics:
         count: Any = getattr(part, "update_count", None)
-        if type(part).__module__.startswith("torchmetrics") and isinstance(count, int) and "." not in name:
+        if isinstance(count, int) and "." not in name:
             found[f"{name}{UPDATES}"] = float(count)
     return found

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from .attributes import is_trained
 from .finding import Evidence, check
 from .seen import FunctionCall, LayerFacts, LossCall, Seen
 
@@ -240,13 +241,13 @@ def wider_layer_between_two(seen: Seen) -> Iterator[Evidence]:
 def _linear_pairs(seen: Seen) -> Iterator[tuple[str, str]]:
     for name, facts in seen.layers.items():
         part = _part(seen, name)
-        if not isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d)) or not part.weight.requires_grad:
+        if not isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d)) or not is_trained(part):
             continue
         for before in sorted(facts.fed_by):
             while isinstance(_part(seen, before), nn.Dropout):
                 before = min(seen.layers[before].fed_by, default="")
             other = _part(seen, before) if before else None
-            if type(other) is type(part) and other is not part and other.weight.requires_grad:
+            if other is not None and type(other) is type(part) and other is not part and is_trained(other):
                 yield name, before
 
 

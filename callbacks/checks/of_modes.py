@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from ...errors import listed
+from .attributes import is_trained
 from .finding import Evidence, check
 from .layer_watch import DROPOUTS, NORMS
 from .seen import ParameterFacts, Seen
@@ -54,7 +55,7 @@ def _differs(part: nn.Module) -> bool:
         return float(getattr(part, "p", getattr(part, "dropout", 0.0))) > 0
     if isinstance(part, nn.MultiheadAttention):
         return bool(part.dropout > 0)
-    return isinstance(part, NORMS) and (not part.affine or part.weight.requires_grad)
+    return isinstance(part, NORMS) and (not part.affine or is_trained(part))
 
 
 def _is_meant(seen: Seen, name: str) -> bool:

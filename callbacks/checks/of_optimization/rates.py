@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from ..attributes import own_weight
 from ..finding import Evidence, check
 from ..layer_watch import ALL_NORMS
 from ..seen import ParameterFacts, Seen
@@ -213,11 +214,8 @@ def penalty_outweighs_the_loss(seen: Seen) -> Iterator[Evidence]:
 
 
 def _norm_weights(seen: Seen) -> set[int]:
-    return {
-        id(part.weight)
-        for part in seen.module.modules()
-        if isinstance(part, ALL_NORMS) and getattr(part, "weight", None) is not None
-    }
+    norms = (part for part in seen.module.modules() if isinstance(part, ALL_NORMS))
+    return {id(weight) for weight in map(own_weight, norms) if weight is not None}
 
 
 @check("decay-on-norms", at="start")

@@ -39,23 +39,11 @@ class Adapter(TrainModule):
     """
 
     _own = frozenset(
-        [
-            "automatic_optimization",
-            "configs",
-            "batches",
-            "micro_batch",
-            "ends",
-            "went_backward",
-            "frozen",
-            "kept_gradients",
-            "last_idx",
-            "_under_way",
-            "_outputs",
-            "_trainer",
-            "_logger",
-            "_wanted_by",
-            "_configured",
-        ]
+        (
+            *("automatic_optimization", "configs", "batches", "micro_batch", "ends", "went_backward"),
+            *("frozen", "kept_gradients", "last_idx", "_under_way", "_outputs", "_trainer", "_logger"),
+            *("_wanted_by", "_configured"),
+        )
     )
     lightning: Any
     session: Session

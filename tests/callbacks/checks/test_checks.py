@@ -83,7 +83,16 @@ def test_what_is_computed_is_the_same_to_the_bit():
                 given = self.teacher(batch[0][:, None])[:, 0]
             return super().loss((given, batch[1]))
 
-    for build in (Net, Attends):
+    class Spectral(Net):
+        """A weight that is computed, which moves a vector at each time."""
+
+        def __init__(self):
+            super().__init__(nn.Identity())
+            torch.manual_seed(1)
+            self.net[0] = nn.utils.parametrizations.spectral_norm(self.net[0])
+            self.net.insert(1, nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)))
+
+    for build in (Net, Attends, Spectral):
         found = []
         for skip in (True, False):
             trainer = fit(module := build(), Checks(skip=skip))
