@@ -176,8 +176,6 @@ class FunctionWatch(TorchFunctionMode):
                 target=self._facts(target),
                 options={k: tuple(v.shape) if isinstance(v, Tensor) else v for k, v in options.items()},
                 value=float(result.detach()) if is_number else None,
-                result_key=id(result),
-                output_of=self._layers.maker_of(output),
             )
         )
 

@@ -126,34 +126,6 @@ def _classes(seen: Seen) -> set[int]:
     return {one.output.shape[1] for one in _own_losses(seen) if len(one.output.shape) > 2}
 
 
-_NO_MEANS = {
-    "f1",
-    "fscore",
-    "precision",
-    "recall",
-    "dice",
-    "iou",
-    "miou",
-    "jaccard",
-    "auc",
-    "auroc",
-    "auprc",
-}
-_NO_MEANS |= {
-    "map",
-    "correlation",
-    "pearson",
-    "spearman",
-    "rmse",
-    "perplexity",
-    "ppl",
-    "r2",
-    "psnr",
-    "bleu",
-}
-_NO_MEANS |= {"mcc", "kappa"}
-
-
 def _has_own_end(module: nn.Module) -> bool:
     """Whether the user's class does something when a validation ends, as log what it has collected."""
     own = [one for one in type(module).__mro__ if not one.__module__.startswith("paceline")]
@@ -168,12 +140,7 @@ _OF_THE_WHOLE = {"auroc", "auc", "auprc", "r2", "mcc", "kappa"}
 def means_of_values_of_the_whole(seen: Seen) -> Iterator[Evidence]:
     """A value that only all samples together have is logged for each batch, by a step and nothing else."""
     own = [type(one) for one in seen.trainer.callbacks if not type(one).__module__.startswith("paceline")]
-    if not own:
-        yield from _means_of_batches(seen, _OF_THE_WHOLE)
-
-
-def _means_of_batches(seen: Seen, names: set[str]) -> Iterator[Evidence]:
-    if len(seen.batches.get("val", ())) < 2 or _has_own_end(seen.module):
+    if own or len(seen.batches.get("val", ())) < 2 or _has_own_end(seen.module):
         return
     objects = {
         word
@@ -183,7 +150,7 @@ def _means_of_batches(seen: Seen, names: set[str]) -> Iterator[Evidence]:
     }
     for name in sorted(seen.logged.get("val", ())):
         words = set(words_of(name.rpartition("/")[2]))
-        found = sorted(words & names)
+        found = sorted(words & _OF_THE_WHOLE)
         if found and not objects:
             yield Evidence(
                 f"{name} is the mean of {len(seen.batches['val'])} batches, and {found[0]} is no mean",

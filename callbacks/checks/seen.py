@@ -63,8 +63,6 @@ class LossCall:
         output, target: Its first and second argument.
         options: Its other arguments by name, as they were given; of a tensor its shape.
         value: What it returned, where that is one number.
-        result_key: Of the tensor that it returned.
-        output_of: The layer whose output the first argument is, as it is; "" for none.
     """
 
     function: str
@@ -75,8 +73,6 @@ class LossCall:
     target: TensorFacts
     options: dict[str, Any]
     value: float | None
-    result_key: int
-    output_of: str = ""
 
 
 @dataclass
@@ -187,7 +183,6 @@ class UpdateFacts:
         phase, step: When.
         rates: The learning rate of each parameter group.
         norm: The 2-norm of all its gradients as the optimizer got them.
-        backwards: From how many backwards they are; 0 if unknown.
         count: How many numbers these have.
         stale: Whether gradients were in it that an update was made with before: nobody had zeroed them.
         emptied: Whether the optimizer had lost its state since its last update.
@@ -199,7 +194,6 @@ class UpdateFacts:
     rates: list[float]
     norm: float
     count: int = 0
-    backwards: int = 0
     stale: bool = False
     emptied: bool = False
 

@@ -27,7 +27,7 @@ class UpdateWatch:
 
     Args:
         seen: What it fills.
-        layers: Is told when functions are called to take notes.
+        layers: Its ``taking_notes`` marks calls that are none of the run.
         failed: Called with its errors, which do not reach the run.
     """
 
@@ -132,7 +132,6 @@ class UpdateWatch:
         facts_of_all.count = sum(g.numel() for g in gradients if g is not None)
         facts_of_all.emptied = self._has_lost_state(optimizer)
         facts_of_all.stale = self._fresh.is_stale(optimizer)
-        facts_of_all.backwards = self._fresh.backwards_of(optimizer)
         self._seen.updates.append(facts_of_all)
         if self._phase != "train":
             return
@@ -178,7 +177,6 @@ class FreshGradients:
         self._fresh: dict[int, Tensor] = {}
         self._since_others: dict[int, Tensor] = {}
         self._used: dict[int, Tensor] = {}
-        self._counts: dict[int, int] = {}
         self._earlier: set[int] = set()
 
     def watch(self, optimizer: Any, parameters: Iterator[nn.Parameter]) -> list[Any]:
@@ -195,14 +193,8 @@ class FreshGradients:
 
     def _take(self, key: int, gradient: Tensor) -> None:
         new = gradient.detach().clone()
-        self._counts[key] = self._counts.get(key, 0) + 1
         for kept in (self._fresh, self._since_others):
             kept[key] = kept[key] + new if key in kept else new
-
-    def backwards_of(self, optimizer: Any) -> int:
-        """How many backwards gave it gradients since its last update."""
-        chosen = self._parameters.get(id(optimizer), ())
-        return max((self._counts.get(id(one), 0) for one in chosen), default=0)
 
     def is_stale(self, optimizer: Any) -> bool:
         """Before its update: whether gradients are in it that were there at an earlier update."""
@@ -226,7 +218,6 @@ class FreshGradients:
         own = self._parameters.get(id(optimizer), [])
         for one in own:
             self._fresh.pop(id(one), None)
-            self._counts.pop(id(one), None)
             self._earlier.discard(id(one))
             if one.grad is not None:
                 self._used[id(one)] = one.grad.detach().clone()
@@ -238,7 +229,6 @@ class FreshGradients:
         """Keep no tensors."""
         for kept in (self._fresh, self._since_others, self._used):
             kept.clear()
-        self._counts.clear()
         self._earlier.clear()
         self._parameters.clear()
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ...callbacks.checks.finding import Evidence
 from ...callbacks.checks.tensor_facts import tensors_in
-from ...callbacks.checks.update_watch import parameters_of
 from .of_layers import training_step
 from .probe import probe
 from .subject import Subject
@@ -42,9 +41,8 @@ def terms_without_effect(subject: Subject) -> Iterator[Evidence]:
 def divergence_from_the_output(subject: Subject) -> Iterator[Evidence]:
     """kl_div gets what is trained as its target, and something that is not trained as its input."""
     module, step = training_step(subject)
-    held = {id(p) for one in subject.record.optimizers for p in parameters_of(one)}
-    twins = zip(subject.module.parameters(), module.parameters(), strict=True)
-    weights = [copied for p, copied in twins if id(p) in held and copied.requires_grad]
+    trained = {name for name, facts in subject.seen.parameters.items() if facts.optimized}
+    weights = [p for name, p in module.named_parameters() if name in trained and p.requires_grad]
     for call in step.losses:
         if call.function != "kl_div" or not weights:
             continue

@@ -108,8 +108,7 @@ def values_at_padded_positions(subject: Subject) -> Iterator[Evidence]:
     found = _padding_in(subject.train_batches[0])
     if step.loss is None or not step.loss.requires_grad or found is None:
         return
-    place, tails = found
-    rows = dict(tensors_in(subject.train_batches[0]))[place]
+    place, rows, tails = found
     for call in step.losses:
         output = call.output
         if call.function in ("cross_entropy", "nll_loss") or not output.requires_grad:
@@ -129,19 +128,20 @@ def values_at_padded_positions(subject: Subject) -> Iterator[Evidence]:
             return
 
 
-def _padding_in(batch: object) -> tuple[str, Tensor] | None:
-    """Where rows of a batch end in padding, in runs of different lengths: (place, positions of padding)."""
+def _padding_in(batch: object) -> tuple[str, Tensor, Tensor] | None:
+    """What of a batch ends in padding, in runs of different lengths: (place, rows, where padding is)."""
     for place, one in tensors_in(batch):
         if one.dim() < 2 or len(one) < 4 or one.shape[1] < 4 or one[0, 0].numel() > 64:
             continue
         if one.dtype.is_floating_point:  # positions with values are 1
             positions = (one.reshape(*one.shape[:2], -1) != 0).any(-1).long()
-            tails = _tails(positions, 0) if _ends_in_runs(_tails(positions, 0)) else None
+            tails = _tails(positions, 0)
+            is_padded = _ends_in_runs(tails)
         else:
             padding = _padding_of(one) if is_whole_type(one) and one.dim() == 2 else None
-            tails = None if padding is None else _tails(one, padding)
-        if tails is not None:
-            return place, tails
+            tails, is_padded = _tails(one, padding or 0), padding is not None
+        if is_padded:
+            return place, one, tails
     return None
 
 

@@ -26,12 +26,12 @@ def terms_of(loss: Tensor) -> list[Any]:
         is_scaled = node.name().startswith(_SCALINGS) and len(inner) == 1
         if node.name().startswith(_SUMS) or is_scaled:
             waiting += inner
-        elif all(node is not one for one in found):
+        elif node not in found:
             found.append(node)
     return found
 
 
-def _behind(node: Any) -> set[Any]:
+def _inputs_of(node: Any) -> set[Any]:
     """All nodes that a node's result is made of."""
     seen, waiting = {node}, [node]
     while waiting and len(seen) < _MOST_NODES:
@@ -53,8 +53,8 @@ def idle_terms(loss: Tensor, module: nn.Module) -> Iterator[tuple[int, Any]]:
     terms = terms_of(loss)
     for number, term in enumerate(terms if 1 < len(terms) <= _MOST_TERMS else (), 1):
         others = [one for one in terms if one is not term]
-        behind = _behind(term)
-        if len(behind) >= _MOST_NODES or any(one in behind for one in others):
+        inputs = _inputs_of(term)
+        if len(inputs) >= _MOST_NODES or any(one in inputs for one in others):
             continue
         with ExitStack() as hooks:
             for other in others:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...common.json_text import json_text
-from ...trainer.config.call_arguments import refuse_arguments
 from ...trainer.run.run import Run
 from ...trainer.trainer import Trainer
 from ..check.examine import Report, examine, short_and_alone
@@ -43,8 +42,7 @@ class CheckTrainer(Trainer):
     ) -> Run:
         """Train from the beginning, and write what is found."""
         data = train_dataloader, val_dataloader, datamodule
-        refuse_arguments("fit", unknown)
-        run = super().fit(module, *data)
+        run = super().fit(module, *data, **unknown)
         if CheckTrainer._report is None:
             CheckTrainer._report = examine(self, module, data)
             later = threading.Timer(requested().later_seconds, os._exit, (0,))

@@ -118,7 +118,10 @@ def weights_replaced_in_each_step(seen: Seen) -> Iterator[Evidence]:
         )
 
 
-def _slow(seen: Seen, limit: float, highest_rate: float) -> Iterator[Evidence]:
+@check("low-rate", at="steps")
+def weights_hardly_move(seen: Seen) -> Iterator[Evidence]:
+    """All steps of the run together change the weights by next to nothing."""
+    by_gradient = all(type(one) is torch.optim.SGD for one in seen.trainer.optimizers)
     total = seen.trainer.total_steps or seen.step
     weights = _weights(seen)
     rates = [max(one.rates, default=0.0) for one in seen.updates if one.phase == "train"]
@@ -131,19 +134,12 @@ def _slow(seen: Seen, limit: float, highest_rate: float) -> Iterator[Evidence]:
     highest = max([*rates, *future])
     moving = [size for one in weights.values() if (size := _movement(one))]  # a rate of 0 may be a group's
     moved = median(moving or [0.0]) * highest / median(rates) * total
-    if highest <= highest_rate and moved < limit:
+    if highest <= 1e-4 and moved < (1e-3 if by_gradient else 5e-5):
         yield Evidence(
             f"at a rate of {highest:.1e} the {total} steps of the run change the weights by "
             f"{100 * moved:.1g} % of their size",
             "raise the learning rate",
         )
-
-
-@check("low-rate", at="steps")
-def weights_hardly_move(seen: Seen) -> Iterator[Evidence]:
-    """All steps of the run together change the weights by next to nothing."""
-    by_gradient = all(type(one) is torch.optim.SGD for one in seen.trainer.optimizers)
-    yield from _slow(seen, 1e-3 if by_gradient else 5e-5, 1e-4)
 
 
 def _is_coupled(optimizer: Any) -> bool:
