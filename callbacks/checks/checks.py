@@ -12,7 +12,7 @@ from ...common.argument_checks import SWITCH_OR_TEXTS, check_arguments
 from ...errors import PacelineError, nearest, shown
 from ...plugins import load
 from ..base import Callback
-from .finding import Check, Finding, Moment
+from .finding import Check, Finding, Moment, first_of
 from .observer import Observer
 from .table import ON_REQUEST, built_in_checks
 
@@ -181,21 +181,12 @@ class Checks(Callback):
             if one.at != moment or one.name in done:
                 continue
             try:
-                new = _first(one, observer)
+                evidence = first_of(one.look(observer.seen))
             except Exception:
                 lines = traceback.format_exc()
                 trainer.log_line(f"the check {one.name} failed, and is skipped:\n{lines}", console=False)
-                new = None
-            if new is not None:
-                found.append(new)
+                evidence = None
+            if evidence is not None:
+                found.append(Finding(one.name, evidence.seen, evidence.cure, observer.seen.step))
                 done.add(one.name)
         return found
-
-
-def _first(one: Check, observer: Observer) -> Finding | None:
-    """What a check finds: its first evidence, and how many more there are."""
-    evidence = list(one.look(observer.seen) or ())
-    if not evidence:
-        return None
-    more = f" (and {len(evidence) - 1} more like it)" if len(evidence) > 1 else ""
-    return Finding(one.name, evidence[0].seen + more, evidence[0].cure, observer.seen.step)

@@ -28,6 +28,15 @@ class Evidence:
     cure: str
 
 
+def first_of(found: Iterable[Evidence] | None) -> Evidence | None:
+    """The first of what was seen, with how many more there are; None for nothing."""
+    evidence = list(found or ())
+    if not evidence:
+        return None
+    more = f" (and {len(evidence) - 1} more like it)" if len(evidence) > 1 else ""
+    return Evidence(evidence[0].seen + more, evidence[0].cure)
+
+
 @dataclass(frozen=True)
 class Finding:
     """A mistake that raises no error.

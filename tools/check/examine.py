@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ...callbacks import Callback, Checks, JSONLogger, Logger, StepRecord
-from ...callbacks.checks.finding import Evidence, Finding
+from ...callbacks.checks.finding import Finding, first_of
 from ...trainer.config.built_in import make
 from ...trainer.trainer import Trainer
 from .not_here import NotHere
-from .probe import Probe, all_probes
+from .probe import all_probes
 from .subject import Recorder, Subject
 from .trials import ALONE, QUIET, given_to
 
@@ -123,7 +123,9 @@ def _probe_all(subject: Subject, report: Report, skipped: frozenset[str]) -> Non
             report.not_looked_at.setdefault(one.name, "no time was left")
             continue
         try:
-            evidence = _first(one, subject)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                evidence = first_of(one.look(subject))
         except NotHere:
             continue
         except LookupError as error:
@@ -141,14 +143,3 @@ def _probe_all(subject: Subject, report: Report, skipped: frozenset[str]) -> Non
             )
     for name in found:
         report.not_looked_at.pop(name, None)
-
-
-def _first(one: Probe, subject: Subject) -> Evidence | None:
-    """What a probe finds: its first evidence, and how many more there are."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        evidence = list(one.look(subject) or ())
-    if not evidence:
-        return None
-    more = f" (and {len(evidence) - 1} more like it)" if len(evidence) > 1 else ""
-    return Evidence(evidence[0].seen + more, evidence[0].cure)
