@@ -28,7 +28,6 @@ class TensorFacts:
         rows_alike: Whether it has several rows, and all are equal to within rounding.
         sums_to_one: Whether it is at least 0 and sums to 1 over axis 1 (of a vector: over axis 0).
         from_batch: Whether it is a tensor of the batch, or shares its memory.
-        key: The same for one tensor object through a step.
         sample: The first values, at most 4096, on the CPU.
         origin: As ``made_by``, of the last node that did more than change the shape.
         memory: Where its values lie; the same for its views.
@@ -46,7 +45,6 @@ class TensorFacts:
     rows_alike: bool
     sums_to_one: bool
     from_batch: bool
-    key: int
     sample: Tensor
     origin: str = ""
     memory: int = 0

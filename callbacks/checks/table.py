@@ -16,6 +16,7 @@ _FILES = (
 
 ON_REQUEST = frozenset(
     (
+        "cannot-overfit",
         "frozen-norms-move",
         "frozen-output",
         "majority-class",

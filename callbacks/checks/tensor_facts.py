@@ -66,7 +66,6 @@ def facts_of(
         rows_alike=alike,
         sums_to_one=sums,
         from_batch=memory_of(tensor) in batch_memory,
-        key=id(tensor),
         sample=first,
         origin=_origin(tensor),
         memory=memory_of(tensor),

@@ -6,13 +6,15 @@ import errno
 import json
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
+from ..checks.checks import Checks
 from .logger import Logger
 from .media import Histogram, Image, Media, Table, Text
 from .media_folder import MediaFolder
-from .series import read_rows
+from .series import read_findings, read_rows
 
 if TYPE_CHECKING:
     from ..trainer_view import TrainerView
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 class JSONLogger(Logger):
     """Appends each row to ``metrics.jsonl`` in the run folder; NaN and infinities become strings.
 
+    What ``Checks`` has found is a line too: ``{"step": 3, "finding": "split-overlap", "evidence": "...",
+    "cure": "..."}``. It is none of the rows.
     Images, histograms, tables and texts are files: ``media/<name>/step-<n>.png``, ``.json``, ``.csv``,
     ``.txt``.
 
@@ -36,26 +40,44 @@ class JSONLogger(Logger):
     shows = (Image, Histogram, Table, Text)
 
     def __init__(self) -> None:
+        self._path: Path | None = None
         self._file: IO[bytes] | None = None
         self._media: MediaFolder | None = None
+        self._checks: list[Checks] = []
+        self._found: set[str] = set()
 
     def on_fit_start(self, trainer: TrainerView) -> None:
+        self._path = None
         if trainer.folder is None or not trainer.is_global_zero:
             return
-        path = trainer.folder.resolve() / "metrics.jsonl"
+        self._path = path = trainer.folder.resolve() / "metrics.jsonl"
         if path.exists():  # a link becomes a file: what it leads to is not rewritten
             keep_rows_until(path, trainer.global_step)
         else:
             path.unlink(missing_ok=True)
         self._media = MediaFolder(path.with_name("media"))
         self._media.keep_until(trainer.global_step)
+        self._checks = [one for one in trainer.callbacks if isinstance(one, Checks)]
+        self._found = {one["finding"] for one in read_findings(path)} if path.exists() else set()
         self._file = path.open("ab", buffering=0)
 
     def write(self, row: dict[str, float]) -> None:
+        self._write_findings()
+        self._append({k: v if math.isfinite(v) else str(v) for k, v in row.items()})
+
+    def _write_findings(self) -> None:
+        for checks in self._checks:
+            for one in checks.findings:
+                if one.name not in self._found:
+                    self._append(
+                        {"step": one.step, "finding": one.name, "evidence": one.evidence, "cure": one.cure}
+                    )
+                    self._found.add(one.name)
+
+    def _append(self, values: dict[str, Any]) -> None:
         if self._file is None:
             return
-        safe = {k: v if math.isfinite(v) else str(v) for k, v in row.items()}
-        line = (json.dumps(safe) + "\n").encode()
+        line = (json.dumps(values) + "\n").encode()
         size, written = os.fstat(self._file.fileno()).st_size, 0
         try:
             written = self._file.write(line)
@@ -71,17 +93,23 @@ class JSONLogger(Logger):
             self._media.write(int(row["step"]), name, media)
 
     def on_teardown(self, trainer: TrainerView, stage: str) -> None:
+        if self._path is None or stage not in ("fit", "test"):
+            return
+        with suppress(OSError):  # no room, or the folder is gone: the log has the findings as well
+            self._file = self._file or self._path.open("ab", buffering=0)
+            self._write_findings()
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 def keep_rows_until(path: Path, step: int) -> None:
-    """Drop the rows after ``step``, which a resumed run writes again.
+    """Drop the rows and findings after ``step``, which a resumed run writes again.
 
     The file is replaced by a rename: killed at any moment, it has all of its rows or those to be kept.
     """
-    text = "".join(json.dumps(row) + "\n" for row in read_rows(path) if row["step"] <= step)
+    lines = [*read_findings(path), *read_rows(path)]
+    text = "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step)
     staging = path.with_suffix(".part")
     try:
         with staging.open("w", encoding="utf-8") as file:

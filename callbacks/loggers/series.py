@@ -35,7 +35,7 @@ class Series:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a ``metrics.jsonl``.
+    """The rows of a ``metrics.jsonl``; what ``read_findings`` gives is left out.
 
     A last line that a killed run left half-written is no row. Other lines that are none are skipped, with
     one warning for all of them.
@@ -46,12 +46,30 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         row = _row_of(line)
         if row is not None:
             rows.append(row)
-        elif line.strip() and number < len(lines):
+        elif line.strip() and number < len(lines) and _finding_of(line) is None:
             wrong.append(number)
     if wrong:
         lines_are = "line that is no row:" if len(wrong) == 1 else "lines that are no rows, the first is"
         warnings.warn(f"{path}: skipped {len(wrong)} {lines_are} line {wrong[0]}", stacklevel=2)
     return rows
+
+
+def read_findings(path: Path) -> list[dict[str, Any]]:
+    """The mistakes in a ``metrics.jsonl``: ``step``, ``finding``, ``evidence`` and ``cure`` of each."""
+    found = map(_finding_of, path.read_bytes().splitlines())
+    return [one for one in found if one is not None]
+
+
+def _finding_of(line: bytes) -> dict[str, Any] | None:
+    if not line.startswith(b'{"step":') or b'"finding":' not in line:
+        return None
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    texts = ("finding", "evidence", "cure")
+    is_whole = type(found.get("step")) is int and all(type(found.get(name)) is str for name in texts)
+    return found if is_whole else None
 
 
 def _row_of(line: bytes) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from paceline.callbacks import MLflow, Trackio, WandB
+from paceline.callbacks.loggers.series import read_rows
 
 KINDS = ("wandb", "mlflow", "trackio")
 POSITION = ("epoch", "time", "samples", "tokens")
@@ -100,8 +101,7 @@ class Kept:
 def expected(folder: Path, kind: str) -> dict[str, list[tuple[int, float]]]:
     """The points of metrics.jsonl, as a tracker names them."""
     found: dict[str, list[tuple[int, float]]] = {}
-    for line in (folder / "metrics.jsonl").read_text().splitlines():
-        row = json.loads(line)
+    for row in read_rows(folder / "metrics.jsonl"):
         for name, value in row.items():
             there = f"position/{name}" if kind != "wandb" and name in POSITION else name
             if name != "step":

@@ -1,14 +1,15 @@
-"""Whether training gets anywhere: the loss of the fit, and of short fits at other rates."""
+"""Whether training gets anywhere: the loss of the fit, of short fits at other rates, and of one batch."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...callbacks import Callback
 from ...callbacks.checks.finding import Evidence
@@ -19,6 +20,8 @@ from .terms import terms_of
 from .trials import short_fit
 
 _FEWEST, _MOST = 10, 60
+_OVERFIT_STEPS, _OVERFIT_SECONDS, _OVERFIT_FALL = 60, 10.0, 0.05
+_WITH_A_FLOOR = ("cross_entropy", "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits")
 
 
 class _Rates(Callback):
@@ -101,6 +104,87 @@ def higher_rates_learn_more(subject: Subject) -> Iterator[Evidence]:
             f"the loss goes from {start:.4g} to {end:.4g}, and at 100 times the rate to {higher:.3g}",
             "take a larger learning rate: paceline.tools.find_learning_rate tries them out",
         )
+
+
+@probe("cannot-overfit")
+def one_batch_is_not_learned(subject: Subject) -> Iterator[Evidence]:
+    """A short training on one batch does not lower its loss, at any of three rates.
+
+    The draws of each step are the same, and so is all that is not trained: a queue, a teacher, running
+    statistics. Adam is the optimizer, whatever the fit has: this is about the module and the data.
+    """
+    losses = subject.seen.losses_in("train", *_WITH_A_FLOOR)
+    if not subject.train_batches or not all(one.target.whole for one in losses):
+        return  # the least loss of soft targets is not 0
+    until, lowest = time.monotonic() + _OVERFIT_SECONDS, math.inf
+    for rate in (1e-3, 1e-2, 1e-4):
+        found: list[float] = []
+        for loss in _losses_of_one_batch(subject, rate):
+            found.append(loss)
+            first, lowest = found[0], min(lowest, loss)
+            if not math.isfinite(first) or first <= 0 or first - lowest >= _OVERFIT_FALL * first:
+                return  # below 0 are likelihoods and similarities, whose least value is not 0 either
+            if len(found) == 2 and not math.isclose(first, loss, rel_tol=1e-3):
+                raise LookupError("the loss of one batch changes without a step")
+            if time.monotonic() > until:
+                raise LookupError("a step takes too long to train on one batch")
+    if _is_at_an_optimum(subject, first):
+        return
+    yield Evidence(
+        f"{_OVERFIT_STEPS} steps of Adam on one and the same batch bring its loss from {first:.4g} to "
+        f"{lowest:.4g} at best",
+        "look at what the outputs depend on: layers that are dead or saturated, a mask, a factor of 0, "
+        "targets of another scale",
+    )
+
+
+def _is_at_an_optimum(subject: Subject, loss: float) -> bool:
+    """Whether other weights change the loss of the first batch: what was learned before cannot fall."""
+    for seed in range(3):
+        module, generator = subject.copy(trained=False), torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for weight in _trained(subject, module):
+                noise = torch.randn(weight.shape, generator=generator).to(weight)
+                weight.add_(0.3 * weight.square().mean().sqrt() * noise)
+        moved = subject.step(module, subject.train_batches[0]).loss
+        if moved is None or abs(float(moved.detach()) - loss) >= _OVERFIT_FALL * loss:
+            return True
+    return False
+
+
+def _trained(subject: Subject, module: nn.Module) -> list[nn.Parameter]:
+    """The parameters of a copy that an optimizer of the fit has."""
+    optimized = {name for name, facts in subject.seen.parameters.items() if facts.optimized}
+    return [one for name, one in module.named_parameters() if one.requires_grad and name in optimized]
+
+
+def _losses_of_one_batch(subject: Subject, rate: float) -> Iterator[float]:
+    """The loss of one batch, twice, then after each step on it.
+
+    Raises:
+        LookupError: where a step gives no loss.
+    """
+    batch, module = subject.train_batches[0], subject.copy(trained=False)
+    trained = _trained(subject, module)
+    moving = {id(one) for one in trained}
+    kept = [one for one in (*module.parameters(), *module.buffers()) if id(one) not in moving]
+    values = [one.detach().clone() for one in kept]
+    optimizer = torch.optim.Adam(trained, rate)
+    for step in range(_OVERFIT_STEPS + 2):
+        with torch.no_grad():
+            for one, value in zip(kept, values, strict=True):
+                one.copy_(value)
+        loss = subject.step(module, batch).loss
+        if loss is None or not loss.requires_grad:
+            raise LookupError("training_step gives no loss with a gradient")
+        yield float(loss.detach())
+        if step:
+            optimizer.zero_grad()
+            loss.backward()
+            for weight in trained:
+                if weight.grad is not None and weight.grad.is_sparse:
+                    weight.grad = weight.grad.to_dense()
+            optimizer.step()
 
 
 @probe("negated-loss")

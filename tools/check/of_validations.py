@@ -11,12 +11,12 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from ...callbacks.checks.finding import Evidence
 from ...callbacks.checks.of_measurement import HIGH, words_of
-from ...strategies import Single
 from ...trainer.rng import seeded
 from ...trainer.trainer import Trainer
 from .not_here import NotHere
 from .probe import probe
 from .subject import Subject
+from .trials import ALONE, QUIET
 
 _BATCHES = 50
 _NO_MEANS: tuple[str, ...] = (
@@ -49,22 +49,9 @@ _NO_MEANS += (
 
 def validated(subject: Subject, module: Any, loader: Any) -> dict[str, float]:
     """One validation pass; nothing is written, and draws are the same in each."""
-    settings = subject.trainer.settings
-    trainer = Trainer(
-        strategy=Single(),
-        devices=1,
-        accelerator=settings.accelerator,
-        precision=settings.precision,
-        seed=0,
-        limit_val_batches=_BATCHES,
-        callbacks=[],
-        loggers=False,
-        checkpoint=False,
-        progress=False,
-        record=False,
-        run_dir=None,
-        timeouts=False,
-    )
+    kept = {name: getattr(subject.trainer.settings, name) for name in ("accelerator", "precision")}
+    short = {"seed": 0, "limit_val_batches": _BATCHES, "callbacks": [], "run_dir": None}
+    trainer = Trainer(**QUIET | ALONE | kept | short)
     with seeded(9, module.device):
         return trainer.validate(module, loader)
 

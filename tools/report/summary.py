@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...callbacks.loggers.series import Series, read_series
+from ...callbacks.loggers.series import Series, read_findings, read_series
 from ...callbacks.pictures.panels import in_order, place_of
 from ...errors import PacelineError, nearest
 from ...trainer.checkpoint.files import format as files
@@ -148,7 +146,7 @@ def summarize(runs: Sequence[Run]) -> list[RunSummary]:
 def _summary(run: Run, label: str) -> RunSummary:
     rows, (config, environment) = run.rows, described(run)
     log = _lines(run.folder / "log.txt")
-    findings = _findings(log)
+    findings = _findings(run.folder / "metrics.jsonl")
     shown = {f"warning: {one.evidence} ({one.name})" for one in findings}
     return RunSummary(
         label=label,
@@ -231,18 +229,9 @@ def _warnings(log: Sequence[str]) -> dict[str, int]:
     return dict(Counter(line.strip() for line in lines))
 
 
-def _findings(log: Sequence[str]) -> list[ShownFinding]:
-    """Findings as ``Finding.lines`` writes them, once each."""
-    found = {}
-    for line, after in pairwise(log):
-        shown, cure = _FOUND.search(line), _CURE.search(after)
-        if shown and cure and shown[2] == cure[2]:
-            found[shown[2]] = ShownFinding(shown[2], shown[1], cure[1])
-    return list(found.values())
-
-
-_FOUND = re.compile(r"warning: (.*) \(([a-z0-9-]+)\)$")
-_CURE = re.compile(r'^\S+ +(.*); if it is meant: callbacks=Checks\(skip="([a-z0-9-]+)"\)$')
+def _findings(path: Path) -> list[ShownFinding]:
+    found = read_findings(path) if path.is_file() else []
+    return [ShownFinding(one["finding"], one["evidence"], one["cure"]) for one in found]
 
 
 def chosen_panels(runs: Sequence[RunSummary], metrics: Sequence[str] = ()) -> list[str]:

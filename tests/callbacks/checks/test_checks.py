@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,9 +17,10 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer
-from paceline.callbacks import Checks
+from paceline.callbacks import Checks, EarlyStopping
 from paceline.callbacks.checks import Evidence, check
 from paceline.callbacks.checks.table import ON_REQUEST, built_in_checks
+from paceline.callbacks.loggers.series import read_findings
 from paceline.tools.report.page import write_report
 
 FOUND = "softmax-twice"
@@ -47,6 +50,36 @@ def test_a_finding_is_shown_once_in_two_lines(tmp_path, capsys):
     assert "Findings" in page
     assert "cross_entropy gets probabilities" in page
     assert "give it the outputs before the softmax" in page
+
+
+def test_metrics_jsonl_has_findings_that_are_no_rows(tmp_path):
+    def lines_of(trainer):
+        lines = (trainer.folder / "metrics.jsonl").read_text().splitlines()
+        return [line for line in map(json.loads, lines) if "finding" in line]
+
+    trainer = fit(Net(), run_dir=tmp_path)
+    (found,) = lines_of(trainer)
+    assert (found["step"], found["finding"]) == (3, FOUND)
+    assert "cross_entropy gets probabilities" in found["evidence"]
+    assert "the softmax" in found["cure"]
+    assert all("finding" not in row for row in trainer.run.rows)
+    resumed = Trainer(max_epochs=3, progress=False, run_dir=tmp_path)
+    resumed.fit(Net(), loader(1, shuffle=True), loader(2), resume="latest")
+    assert resumed.folder == trainer.folder
+    assert lines_of(resumed) == [found]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [row["step"] for row in resumed.run.rows] == sorted(row["step"] for row in resumed.run.rows)
+
+
+def test_metrics_jsonl_has_what_a_test_finds(tmp_path):
+    class Tested(Net):
+        test_step = Net.validation_step
+
+    trainer = fit(Tested(), EarlyStopping("val/loss"), Checks(skip=FOUND), run_dir=tmp_path)
+    trainer.test(Tested(), loader(2))
+    (found,) = read_findings(trainer.folder / "metrics.jsonl")
+    assert found["finding"] == "selected-on-test"
 
 
 def test_what_is_meant_is_skipped_by_name(capsys):

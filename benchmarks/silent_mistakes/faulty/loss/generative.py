@@ -120,3 +120,22 @@ def predicts_noise_of_a_scale_of_hundreds(trainer):
             return torch.optim.Adam(self.parameters(), lr=2e-3)
 
     trainer(max_epochs=3).fit(Denoiser(), loader(ring(), batch=64))
+
+
+@planted("cannot-overfit", area="contrastive")
+def multiplies_similarities_by_the_temperature(trainer):
+    """Cosines are multiplied by 0.07 where they are to be divided by it: all pairs score about the same."""
+
+    class Twins(TrainModule):
+        def __init__(self):
+            super().__init__()
+            self.net = mlp(12, 16)
+
+        def training_step(self, batch):
+            first, second = (F.normalize(self.net(view), dim=1) for view in batch)
+            return F.cross_entropy(first @ second.T * 0.07, torch.arange(len(first)))
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), lr=2e-3)
+
+    trainer(max_epochs=4).fit(Twins(), loader(*views()))

@@ -308,3 +308,33 @@ def judges_samples_by_a_sigmoid_and_a_loss_of_logits(trainer):
             self.untoggle_optimizer(generator)
 
     trainer(max_epochs=3).fit(Gan(), loader(ring(), batch=64))
+
+
+@planted("cannot-overfit", area="vision")
+def divides_cosines_by_the_scale_of_a_cosine_classifier(trainer):
+    """Cosines to the class centres are divided by a scale of 30: all classes get about the same score."""
+
+    class Network(TrainModule):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv2d(1, 16, 3, 2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(24))
+            self.centres = nn.Parameter(torch.randn(4, 24))
+
+        def forward(self, images):
+            return F.normalize(self.body(images), dim=1) @ F.normalize(self.centres, dim=1).T / 30
+
+        def training_step(self, batch):
+            return F.cross_entropy(self(batch[0]), batch[1])
+
+        def validation_step(self, batch):
+            logits = self(batch[0])
+            self.log("loss", F.cross_entropy(logits, batch[1]))
+            self.log("accuracy", (logits.argmax(1) == batch[1]).float().mean())
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), lr=3e-3)
+
+    images, labels = pictures()
+    network = Network()
+    network(images[:1])
+    trainer(max_epochs=4).fit(network, *loaders(images, labels))

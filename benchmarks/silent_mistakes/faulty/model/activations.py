@@ -370,3 +370,23 @@ def makes_own_layers_of_ones(trainer):
             return torch.optim.SGD(self.parameters(), lr=0.05)
 
     trainer(max_epochs=4).fit(Forecaster(), loader(*forecasts()))
+
+
+@planted("constant-output", area="series", source="https://proceedings.mlr.press/v9/glorot10a.html")
+def stacks_fifteen_sigmoids(trainer):
+    """Fifteen layers with a sigmoid after each: what reaches the last one is the same for all windows."""
+
+    class Network(TrainModule):
+        def __init__(self):
+            super().__init__()
+            layers = [layer for _ in range(15) for layer in (nn.Linear(16, 16), nn.Sigmoid())]
+            self.net = nn.Sequential(*layers, nn.Linear(16, 1))
+
+        def training_step(self, batch):
+            windows, targets = batch
+            return F.mse_loss(self.net(windows.flatten(1)), targets.reshape(-1, 1))
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+
+    trainer(max_epochs=4).fit(Network(), loader(*forecasts(), batch=64))
