@@ -1,6 +1,5 @@
 """A run stopped after any step and resumed ends bit-identical to one that was never stopped."""
 
-import json
 import random
 
 import numpy as np
@@ -13,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, EarlyStopping
+from paceline.callbacks.loggers.series import read_rows
 
 EPOCHS, SAMPLES, BATCH = 2, 22, 4
 STEPS_PER_EPOCH = 6
@@ -113,8 +113,8 @@ def final(module, trainer):
 
 
 def rows(run):
-    lines = (run.folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMED} for line in lines]
+    lines = read_rows(run.folder / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if k not in TIMED} for row in lines]
 
 
 def assert_same(left, right):

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import TrainModule
 from paceline.callbacks import Callback, Checkpoint, JSONLogger
+from paceline.callbacks.loggers.series import read_rows
 
 SAMPLES, BATCH, EPOCHS = 14, 4, 3
 STEPS = 4 * EPOCHS  # the last of an epoch has two samples
@@ -85,7 +86,7 @@ class Kills(Bench):
 
     def result(self, name: str) -> dict[str, Any]:
         place = self.folder / name
-        rows = [json.loads(line) for line in (place / "n/1/metrics.jsonl").read_text().splitlines()]
+        rows = read_rows(place / "n/1/metrics.jsonl")
         found = super().result(name)
         found["rows"] = [{k: v for k, v in row.items() if k not in TIMED} for row in rows]
         lines = [(place / f"order-{rank}.jsonl").read_text().splitlines() for rank in range(self.devices)]

@@ -31,6 +31,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, EarlyStopping, JSONLogger
+from paceline.callbacks.loggers.series import read_rows
 from paceline.common.faultpoints import Fault, arm
 from paceline.trainer.checkpoint.files.integrity import verify
 from paceline.trainer.faults import stop_agreement as agreement
@@ -320,7 +321,7 @@ def final(run: Path) -> dict[str, Any]:
             tensors[name] = sorted([*tensors.get(name, []), value])
     state = json.loads((newest / "state.json").read_text())
     del state["counters"]["elapsed"]
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run / "metrics.jsonl")
     rows = [{name: value for name, value in row.items() if name not in TIMED} for row in rows]
     kept = {part: state[part] for part in ("counters", "ranks")}
     return {"name": newest.name, "tensors": tensors, "state": kept, "rows": rows}

@@ -1,6 +1,5 @@
 """What fails while a run ends because of an error: the first error is raised, all others are closed."""
 
-import json
 import signal
 
 import pytest
@@ -10,6 +9,7 @@ from torch.utils.data import DataLoader
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, Logger
+from paceline.callbacks.loggers.series import read_rows
 from paceline.strategies.single import Single
 from paceline.trainer.checkpoint.files.integrity import verify
 from paceline.trainer.checkpoint.writer import CheckpointWriter
@@ -81,7 +81,7 @@ def fit(module, folder, *callbacks, loggers=()):
 
 def closed(folder):
     """Everything that writes has written all it was given."""
-    rows = [json.loads(line) for line in (folder / "n/1/metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(folder / "n/1/metrics.jsonl")
     assert [row["step"] for row in rows][:3] == [1, 2, 3]
     checkpoints = sorted((folder / "n/1/checkpoints").glob("step-*"))
     for checkpoint in checkpoints:

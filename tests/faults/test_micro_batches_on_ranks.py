@@ -13,6 +13,7 @@ from helpers.pairwise import soaked
 from safetensors.torch import load_file
 
 from paceline import Run
+from paceline.callbacks.loggers.series import read_rows
 
 JOB = Path(__file__).with_name("micro_batch_job.py")
 STRATEGIES = ("ddp", "fsdp", "deepspeed_stage_2")
@@ -38,7 +39,7 @@ def content(run):
     state = json.loads((newest / "state.json").read_text())
     micro_batch = state["counters"].pop("micro_batch")
     del state["counters"]["elapsed"]
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run / "metrics.jsonl")
     rows = [{k: v for k, v in row.items() if not k.startswith(("time", "perf/"))} for row in rows]
     return tensors, (state["counters"], state["ranks"], rows), micro_batch
 

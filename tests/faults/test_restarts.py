@@ -14,6 +14,7 @@ from helpers.pairwise import soaked
 from safetensors.torch import load_file
 
 from paceline import PacelineError, Run, Trainer
+from paceline.callbacks.loggers.series import read_rows
 from paceline.trainer.checkpoint.files.integrity import verify
 
 JOB = Path(__file__).with_name("failing_job.py")
@@ -86,7 +87,7 @@ def content(run):
         tensors |= load_file(path)
     state = json.loads((newest / "state.json").read_text())
     del state["counters"]["elapsed"]
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run / "metrics.jsonl")
     timed = ("time", "perf/")
     rows = [{k: v for k, v in row.items() if not k.startswith(timed)} for row in rows]
     return tensors, (newest.name, state["counters"], state["ranks"]), rows

@@ -1,6 +1,5 @@
 """What the loggers of experiment trackers share, on one that keeps everything in a list."""
 
-import json
 import random
 import sys
 import threading
@@ -15,6 +14,7 @@ from paceline.callbacks import JSONLogger, MLflow, Trackio, WandB
 from paceline.callbacks.loggers import tracker
 from paceline.callbacks.loggers.media import to_histogram, with_fewer_bins
 from paceline.callbacks.loggers.sent_rows import SentRows
+from paceline.callbacks.loggers.series import read_rows
 from paceline.callbacks.loggers.tracker import Tracker
 
 SECONDS = 60  # until what is waited for is taken for stuck
@@ -55,7 +55,7 @@ def fit(logger, resume=None, **settings):
 
 
 def rows(run):
-    kept = map(json.loads, (run.folder / "metrics.jsonl").read_text().splitlines())
+    kept = read_rows(run.folder / "metrics.jsonl")
     return [
         {name: value for name, value in row.items() if name not in ("time", "perf/samples_per_second")}
         for row in kept

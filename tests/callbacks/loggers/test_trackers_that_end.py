@@ -11,6 +11,7 @@ from helpers.small_net import Net, data
 from helpers.trackers import ALL, same, skip_without
 
 from paceline import Trainer
+from paceline.callbacks.loggers.series import read_rows
 
 HERE = Path(__file__).parent
 
@@ -73,7 +74,7 @@ def test_on_two_ranks_rank_zero_writes(tmp_path):
 
 
 def losses(run):
-    rows = map(json.loads, (run.folder / "metrics.jsonl").read_text().splitlines())
+    rows = read_rows(run.folder / "metrics.jsonl")
     return [row["train/loss"] for row in rows if "train/loss" in row]
 
 

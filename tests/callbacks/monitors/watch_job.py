@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, ReplicaCheck, Stragglers
+from paceline.callbacks.loggers.series import read_rows
 
 SAMPLES, MICRO = 96, 4
 EVERY, MEASURED = 7, 5
@@ -204,7 +205,7 @@ def observe(case: Case, folder: Path, devices: int = 2) -> dict[str, Any]:
         "error": error,
         "steps": trainer.global_step,
         "log": (trainer.folder / own).read_text().splitlines(),
-        "rows": [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else [],
+        "rows": read_rows(rows) if rows.exists() else [],
         "whole step": durations[len(durations) // 2],
         "published": watch.published,
         "hooked": module.hooked,

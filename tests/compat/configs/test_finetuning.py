@@ -12,6 +12,7 @@ from helpers.environment import clean_environment
 
 import paceline
 from paceline import PacelineError
+from paceline.callbacks.loggers.series import read_rows
 from paceline.commands.config.init import _settings_of
 from paceline.commands.targets import recipe_modules
 from paceline.compat.configs.finetuning import axolotl_names, axolotl_settings, llama_factory_names
@@ -323,7 +324,7 @@ def test_a_file_of_llama_factory_is_trained(tmp_path):
     command(tmp_path, "fit", "ours.yaml", "trainer.progress=false")
     run = tmp_path / "saves/run/llm-finetune/1"
     assert (run / "exported/adapter_config.json").is_file()
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run / "metrics.jsonl")
     assert max(row["step"] for row in rows) == 3
     assert any("val/loss" in row for row in rows)
 

@@ -1,7 +1,5 @@
 """Answers during training: logged when they are due, and training continues as without them."""
 
-import json
-
 import pytest
 import torch
 from helpers.ranks import run_ranks
@@ -11,6 +9,7 @@ from paceline import PacelineError
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
+from paceline.callbacks.loggers.series import read_rows
 from paceline.recipes.llm_finetune import Config, build
 
 RUN = {"length": 64, "batch_size": 2, "epochs": 1, "method": "lora", "lora_dropout": 0.1}
@@ -22,7 +21,7 @@ def fit(folder, name, trainer=None, **settings):
     given |= {"run_dir": folder, "name": name, **(trainer or {})}
     experiment = build(Config(**RUN | FEW | settings, trainer=given))
     run = experiment.fit()
-    rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run.folder / "metrics.jsonl")
     return run, experiment, [row["train/loss"] for row in rows if "train/loss" in row]
 
 

@@ -1,6 +1,5 @@
 """Adapters on quantized bases: what is learned, resumed to the bit, and exported."""
 
-import json
 import sys
 from types import ModuleType
 
@@ -15,6 +14,7 @@ from paceline.callbacks import LambdaCallback
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
+from paceline.callbacks.loggers.series import read_rows
 from paceline.recipes.language.models import load_causal_model
 from paceline.recipes.llm_finetune import Config, build
 
@@ -45,7 +45,7 @@ def fit(folder, name, stop=None, resume=None, validate_every=2, **settings):
         halt = LambdaCallback(on_step_end=lambda t: t.stop("half") if t.global_step == stop else None)
         experiment.trainer.callbacks.append(halt)
     run = experiment.fit(resume=resume) if resume else experiment.fit()
-    rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run.folder / "metrics.jsonl")
     return run, experiment.module, [row["train/loss"] for row in rows if "train/loss" in row]
 
 

@@ -11,6 +11,7 @@ from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 
 from paceline import Run
+from paceline.callbacks.loggers.series import read_rows
 
 pytestmark = pytest.mark.launch  # for its length
 
@@ -62,7 +63,7 @@ def run_job(devices: int, folder: Path, cases: list[str]) -> None:
 
 def rows(run: Run, *names: str) -> list[list[float]]:
     """The values of each row of a run's log that has them all."""
-    lines = map(json.loads, (run.folder / "metrics.jsonl").read_text().splitlines())
+    lines = read_rows(run.folder / "metrics.jsonl")
     return [[line[n] for n in names] for line in lines if all(n in line for n in names)]
 
 

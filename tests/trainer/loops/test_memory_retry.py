@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Tens
 
 from paceline import PacelineError, Run, Trainer, TrainModule, tools
 from paceline.callbacks import Callback, Checkpoint, GradientAccumulationScheduler, Throughput
+from paceline.callbacks.loggers.series import read_rows
 from paceline.strategies.launch.job_notes import note_micro_batch, noted_micro_batch
 
 pytestmark = pytest.mark.launch  # for its length
@@ -99,7 +100,7 @@ def content(run):
     state = json.loads((newest / "state.json").read_text())
     for counter in ("elapsed", "micro_batch"):
         del state["counters"][counter]
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run / "metrics.jsonl")
     rows = [{k: v for k, v in row.items() if not k.startswith(("time", "perf/"))} for row in rows]
     return tensors, state["counters"], state["ranks"], rows
 
@@ -238,7 +239,7 @@ def test_a_later_epoch_s_own_feed_has_the_same_micro_batches(settings):
 def test_nothing_of_the_failed_step_is_logged(tmp_path):
     run = trainer(tmp_path, batch_size="auto")
     run.fit(Net(4), loader())
-    rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run.folder / "metrics.jsonl")
     assert not any("train/of a failed step" in row for row in rows)
 
 
@@ -392,7 +393,7 @@ def test_a_replay_has_the_micro_batches_of_the_run(tmp_path, every, at):
     """Those that the search found, or those from the step on where memory ran out."""
     run = trainer(tmp_path, batch_size="auto", callbacks=[Checkpoint(every, keep=None)])
     run.fit(Net(4, at=at), loader())
-    rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run.folder / "metrics.jsonl")
     losses = {row["step"]: row["train/loss"] for row in rows if "train/loss" in row}
     for step, sizes in ((2, [4, 4] if at == 1 else [8]), (3, [4, 4]), (5, [4, 4]), (9, [4, 4])):
         module = Net()

@@ -1,6 +1,5 @@
 """Rows go to loggers without a wait; one that fails or blocks costs its own rows and nothing else."""
 
-import json
 import threading
 
 import pytest
@@ -11,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import JSONLogger, Logger
+from paceline.callbacks.loggers.series import read_rows
 from paceline.trainer.metrics import logger_queue
 from paceline.trainer.metrics.logger_queue import LoggerQueue
 
@@ -68,7 +68,7 @@ class Blocks(Logger):
 
 
 def rows_of(run):
-    return [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    return read_rows(run.folder / "metrics.jsonl")
 
 
 @pytest.fixture
