@@ -14,7 +14,7 @@ from ..checks.checks import Checks
 from .logger import Logger
 from .media import Histogram, Image, Media, Table, Text
 from .media_folder import MediaFolder
-from .series import read_findings, read_rows
+from .series import POSITION, read_findings, read_rows
 
 if TYPE_CHECKING:
     from ..trainer_view import TrainerView
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class JSONLogger(Logger):
     """Appends each row to ``metrics.jsonl`` in the run folder; NaN and infinities become strings.
 
-    What ``Checks`` has found is a line too: ``{"step": 3, "finding": "split-overlap", "evidence": "...",
-    "cure": "..."}``. It is none of the rows.
+    What ``Checks`` has found is a line too, before the next row, and none of ``Run.rows``: its keys are
+    ``step``, ``epoch``, ``time``, ``samples``, ``finding``, ``evidence`` and ``cure``.
     Images, histograms, tables and texts are files: ``media/<name>/step-<n>.png``, ``.json``, ``.csv``,
     ``.txt``.
 
@@ -43,6 +43,7 @@ class JSONLogger(Logger):
         self._path: Path | None = None
         self._file: IO[bytes] | None = None
         self._media: MediaFolder | None = None
+        self._position: dict[str, Any] = {"step": 0}
         self._checks: list[Checks] = []
         self._found: set[str] = set()
 
@@ -62,17 +63,16 @@ class JSONLogger(Logger):
         self._file = path.open("ab", buffering=0)
 
     def write(self, row: dict[str, float]) -> None:
+        self._position = {name: row[name] for name in POSITION if name in row}
         self._write_findings()
         self._append({k: v if math.isfinite(v) else str(v) for k, v in row.items()})
 
     def _write_findings(self) -> None:
-        for checks in self._checks:
-            for one in checks.findings:
-                if one.name not in self._found:
-                    self._append(
-                        {"step": one.step, "finding": one.name, "evidence": one.evidence, "cure": one.cure}
-                    )
-                    self._found.add(one.name)
+        for one in (one for checks in self._checks for one in checks.findings):
+            if one.name not in self._found:
+                found = {"finding": one.name, "evidence": one.evidence, "cure": one.cure}
+                self._append(self._position | found)
+                self._found.add(one.name)
 
     def _append(self, values: dict[str, Any]) -> None:
         if self._file is None:

@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Checkpoint, Curves, JSONLogger, Logger, TensorBoard
 from paceline.callbacks.loggers.json_lines import keep_rows_until
+from paceline.callbacks.loggers.series import read_rows
 
 
 class Module(TrainModule):
@@ -60,7 +61,7 @@ def fit(loggers, module=None, callbacks=(), resume=None, **settings):
 
 
 def lines(run):
-    return [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    return read_rows(run.folder / "metrics.jsonl")
 
 
 def scalars(run):

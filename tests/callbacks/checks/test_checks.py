@@ -59,7 +59,11 @@ def test_metrics_jsonl_has_findings_that_are_no_rows(tmp_path):
 
     trainer = fit(Net(), run_dir=tmp_path)
     (found,) = lines_of(trainer)
-    assert (found["step"], found["finding"]) == (3, FOUND)
+    row = next(row for row in trainer.run.rows if row["step"] > 1)
+    position = ["step", "epoch", "time", "samples"]
+    assert list(found) == [*position, "finding", "evidence", "cure"]
+    assert [found[name] for name in position] == [row[name] for name in position]
+    assert found["finding"] == FOUND
     assert "cross_entropy gets probabilities" in found["evidence"]
     assert "the softmax" in found["cure"]
     assert all("finding" not in row for row in trainer.run.rows)
