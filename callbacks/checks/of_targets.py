@@ -160,6 +160,8 @@ def padded_positions_that_count(seen: Seen) -> Iterator[Evidence]:
         for classes, padding in vocabularies:
             if padding is None or not all(_counts(call, classes, padding) for call in calls):
                 continue
+            if any(bool((call.target.sample == _ignored(call)).any()) for call in calls):
+                continue  # padding is ignored under another number: this is an end that is to be learned
             share = max((c.target.sample == padding).float().mean().item() for c in calls)
             if share >= 0.05:
                 yield Evidence(

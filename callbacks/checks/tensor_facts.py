@@ -76,9 +76,10 @@ def is_readable(tensor: Tensor) -> bool:
     """Whether any function can read its values here.
 
     Not those of a class that chooses what each operation does: quantized weights, which have few
-    operations, and sharded ones, which all ranks would have to read.
+    operations, and sharded ones, which all ranks would have to read. Not those inside of ``vmap``.
     """
-    return type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__ and tensor.layout is torch.strided
+    is_plain = type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
+    return is_plain and tensor.layout is torch.strided and (memory_of(tensor) != 0 or not tensor.numel())
 
 
 def _origin(tensor: Tensor) -> str:

@@ -31,6 +31,7 @@ from .files.json_codec import encode
 from .files.reading import data_ranks_of, loading, read_state
 from .module_changes import ModuleChanges
 from .optimizer_settings import resume_settings
+from .pending_gradients import load_gradients, pending_gradients
 from .pretrained import describe_parts
 from .stateful import (
     CallbackStates,
@@ -184,8 +185,7 @@ class RunState:
         """All that is plain data; moments and pending gradients are added to ``tensors``."""
         module, strategy = self.module, self.strategy
         if not module.automatic_optimization:  # gradients may be accumulated over several steps
-            grads = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
-            tensors |= {f"grad.{_owner(g, self._rank)}.{name}": g for name, g in grads.items()}
+            tensors |= {f"grad.{n}": g for n, g in pending_gradients(module, self._rank).items()}
         numbers: dict[str, Any] = {}
         for index, optimizer in enumerate(self.optimization.optimizers):
             found, plain = strategy.weights.optimizer_state(module, optimizer)
@@ -315,7 +315,7 @@ class RunState:
             elif kind == "optim":
                 wanted[full] = parameters.get(name.partition(".")[2].rpartition(".")[0])
             elif owners is None or name.partition(".")[0] in owners:
-                wanted[full] = parameters[name.partition(".")[2]]
+                wanted[full] = parameters.get(name.partition(".")[2])
         return wanted
 
     def _load_tensors(
@@ -336,14 +336,7 @@ class RunState:
             parts = those_of(callback_tensor(callback.state_key, ""))
             if parts:
                 callback.load_parameter_state(strategy.weights.load_parts(module, parts))
-        parameters = dict(module.named_parameters())
-        for full, value in those_of("grad.").items():
-            owner, _, name = full.partition(".")
-            parameter = parameters[name]
-            value = value.to(parameter.device)
-            if saved_world != self._world_size and owner != "all":
-                value = value / saved_world  # the mean of all ranks' gradients, on every rank
-            parameter.grad = value if parameter.grad is None else parameter.grad + value
+        load_gradients(module, those_of("grad."), 1 if saved_world == self._world_size else saved_world)
 
     def _load_rank(self, ranks: list[dict[str, Any]], logged: dict[str, Any], same_data: bool) -> list[str]:
         """This rank's own state: generators, and values and metric objects that are half counted.
@@ -389,8 +382,3 @@ def _own_buffers(module: nn.Module, tensors: dict[str, Tensor]) -> list[str]:
     """Names of buffers in the state dict that each rank has for itself, and may have changed for itself."""
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     return [n for n, t in tensors.items() if n not in parameters and not is_sharded(t)]
-
-
-def _owner(gradient: Tensor, rank: int) -> str:
-    """Whose a gradient is: a sharded one is reduced already, another waits for ``optimizer.step()``."""
-    return "all" if is_sharded(gradient) else str(rank)

@@ -338,3 +338,33 @@ def hook_that_adds_noise_to_gradients(trainer):
                 weight.grad.add_(torch.randn_like(weight.grad), alpha=1e-3)
 
     trainer(max_epochs=4).fit(Smooth(), *loaders())
+
+
+@right(area="language")
+def sparse_gradients_by_an_optimizer_for_themselves(trainer):
+    """A table of words has sparse gradients and SparseAdam; rows that no batch names do not change."""
+
+    class Bag(TrainModule):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+            self.words, self.head = nn.EmbeddingBag(500, 12, sparse=True), nn.Linear(12, 3)
+
+        def training_step(self, batch):
+            for optimizer in self.optimizers():
+                optimizer.zero_grad()
+            self.manual_backward(F.cross_entropy(self.head(self.words(batch[0])), batch[1]))
+            for optimizer in self.optimizers():
+                optimizer.step()
+
+        def validation_step(self, batch):
+            self.log("loss", F.cross_entropy(self.head(self.words(batch[0])), batch[1]))
+
+        def configure_optimizers(self):
+            sparse = torch.optim.SparseAdam(self.words.parameters(), lr=0.02)
+            return [sparse, torch.optim.Adam(self.head.parameters(), lr=0.02)]
+
+    labels = torch.randint(3, (600,), generator=generator(40))
+    words = 150 * labels[:, None] + torch.randint(200, (600, 8), generator=generator(41))
+    train, val = TensorDataset(words[:480], labels[:480]), TensorDataset(words[480:], labels[480:])
+    trainer(max_epochs=4).fit(Bag(), DataLoader(train, 32, shuffle=True), DataLoader(val, 60))

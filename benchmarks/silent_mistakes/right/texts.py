@@ -333,3 +333,32 @@ def alignment_free_recognition_with_blanks(trainer):
 
     train = DataLoader(Spoken(384, 0), 32, shuffle=True)
     trainer(max_epochs=5).fit(Recogniser(), train, DataLoader(Spoken(64, 1), 64))
+
+
+@right(area="language")
+def texts_end_in_the_number_that_fills_up(trainer):
+    """Each text ends in 0, which is to be predicted; inputs are filled up by 0 too, and labels by -100."""
+
+    class Generator(TrainModule):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.rnn = nn.Embedding(WORDS, 24), nn.GRU(24, 32, batch_first=True)
+            self.head = nn.Linear(32, WORDS)
+
+        def training_step(self, batch):
+            tokens, labels = batch
+            logits = self.head(self.rnn(self.embedding(tokens[:, :-1]))[0])
+            return F.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
+
+        def validation_step(self, batch):
+            self.log("loss", self.training_step(batch))
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), lr=5e-3)
+
+    def filled_up(texts):
+        ended = [torch.cat([text, torch.tensor([PADDING])]) for text, _ in texts]
+        return tuple(nn.utils.rnn.pad_sequence(ended, True, number) for number in (PADDING, -100))
+
+    train, val = (DataLoader(reviews(n, seed=n), 32, n > 200, collate_fn=filled_up) for n in (512, 128))
+    trainer(max_epochs=3).fit(Generator(), train, val)

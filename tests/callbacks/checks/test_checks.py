@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, Trainer
 from paceline.callbacks import Checks, EarlyStopping
 from paceline.callbacks.checks import Evidence, check
+from paceline.callbacks.checks.observer import Observer
 from paceline.callbacks.checks.table import ON_REQUEST, built_in_checks
 from paceline.callbacks.loggers.series import read_findings
 from paceline.tools.report.page import write_report
@@ -263,6 +264,27 @@ def test_weights_that_know_few_operations_end_nothing():
     assert checks.findings == []
     assert checks.seen.watched == {1, 2, 3, 10}
     assert len(checks.seen.parameters["net.0.weight"].relative) == 10
+
+
+class MappedOverRows(Net):
+    """Computes row for row by ``vmap``, inside of which tensors have no values to read."""
+
+    def __init__(self):
+        super().__init__(nn.Identity())
+        self.net = nn.Sequential(nn.Linear(6, 8), nn.ReLU())
+
+    def loss(self, batch):
+        outputs = torch.func.vmap(lambda row: self.head(self.net(row[None]))[0])(batch[0])
+        return F.cross_entropy(outputs, batch[1])
+
+
+def test_layers_that_are_called_by_vmap_end_nothing(monkeypatch):
+    failed = []
+    monkeypatch.setattr(Observer, "_fail", lambda observer, error: failed.append(error))
+    fit(MappedOverRows(), checks := Checks())
+    assert failed == []
+    assert checks.findings == []
+    assert checks.seen.layers["net.0"].first_input is not None
 
 
 def test_a_batch_with_a_tensor_without_columns_is_looked_at():
