@@ -120,6 +120,7 @@ def gpt(name: str, warm_up: int, last: int, folder: Path, dry: bool) -> Row:
         tokens[: count if part == "train" else 20_000].tofile(folder / f"{part}.bin")
     settings = [*GPTS[name], *(DRY if dry else []), f"data={folder}", f"steps={last}"]
     settings += [f"trainer.run_dir={folder}/runs", "trainer.validate_every=100000st"]
+    settings += ['trainer.loggers=["-curves"]']  # the folder is deleted, as soon as the run has ended
     ticks = {"class": "language.Ticks", "warm_up": warm_up, "last": last}
     loaded = load_target("gpt", None, [*settings, f"trainer.callbacks={json.dumps([ticks])}"])
     config = loaded.checked()
@@ -144,6 +145,7 @@ def llama(warm_up: int, last: int, folder: Path, dry: bool) -> Row:
         global_batch_size=rows,
         checkpoint=False,
         callbacks=[Ticks(warm_up, last)],
+        loggers=["-curves"],
         run_dir=folder / "runs",
     )
     module = Adapters(shape)
