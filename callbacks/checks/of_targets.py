@@ -160,8 +160,6 @@ def padded_positions_that_count(seen: Seen) -> Iterator[Evidence]:
         for classes, padding in vocabularies:
             if padding is None or not all(_counts(call, classes, padding) for call in calls):
                 continue
-            if any(bool((call.target.sample == _ignored(call)).any()) for call in calls):
-                continue  # padding is ignored under another number: this is an end that is to be learned
             share = max((c.target.sample == padding).float().mean().item() for c in calls)
             if share >= 0.05:
                 yield Evidence(
@@ -196,12 +194,13 @@ def _padding(seen: Seen, embedding: nn.Embedding) -> int | None:
 def _counts(call: LossCall, classes: int, padding: int) -> bool:
     axis = 1 if len(call.output.shape) > 1 else 0
     counted = _ignored(call) != padding and call.options.get("reduction", "mean") != "none"
+    ignores = bool((call.target.sample == _ignored(call)).any())  # padding has another number, as have ends
     tokens = (
         "int" in call.target.dtype
         and call.output.shape[axis] == classes
         and call.options.get("weight") is None
     )
-    return counted and tokens and call.value is not None
+    return counted and tokens and not ignores and call.value is not None
 
 
 @check("unshifted-labels", at="steps")

@@ -39,6 +39,7 @@ def facts_of(
         sample: How many of the values are kept.
         most: Of a larger tensor some rows are looked at, about so many values.
     """
+    memory = memory_of(tensor)
     made_by = type(tensor.grad_fn).__name__.partition("Backward")[0] if tensor.grad_fn is not None else ""
     values = tensor.detach()
     light = light or not is_readable(values) or not tensor.numel() or values.is_complex()
@@ -65,10 +66,10 @@ def facts_of(
         whole=bool(numbers[4]),
         rows_alike=alike,
         sums_to_one=sums,
-        from_batch=memory_of(tensor) in batch_memory,
+        from_batch=memory in batch_memory,
         sample=first,
         origin=_origin(tensor),
-        memory=memory_of(tensor),
+        memory=memory,
     )
 
 

@@ -43,7 +43,7 @@ class JSONLogger(Logger):
         self._path: Path | None = None
         self._file: IO[bytes] | None = None
         self._media: MediaFolder | None = None
-        self._position: dict[str, Any] = {"step": 0}
+        self._position: dict[str, Any] = {}
         self._checks: list[Checks] = []
         self._found: set[str] = set()
 
@@ -52,14 +52,15 @@ class JSONLogger(Logger):
         if trainer.folder is None or not trainer.is_global_zero:
             return
         self._path = path = trainer.folder.resolve() / "metrics.jsonl"
+        self._position, self._found = {"step": trainer.global_step}, set()
+        self._checks = [one for one in trainer.callbacks if isinstance(one, Checks)]
         if path.exists():  # a link becomes a file: what it leads to is not rewritten
             keep_rows_until(path, trainer.global_step)
+            self._found = {one["finding"] for one in read_findings(path)}
         else:
             path.unlink(missing_ok=True)
         self._media = MediaFolder(path.with_name("media"))
         self._media.keep_until(trainer.global_step)
-        self._checks = [one for one in trainer.callbacks if isinstance(one, Checks)]
-        self._found = {one["finding"] for one in read_findings(path)} if path.exists() else set()
         self._file = path.open("ab", buffering=0)
 
     def write(self, row: dict[str, float]) -> None:

@@ -35,7 +35,7 @@ class Series:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a ``metrics.jsonl``; what ``read_findings`` gives is left out.
+    """The rows of a ``metrics.jsonl``; what ``read_findings`` gives is skipped.
 
     A last line that a killed run left half-written is no row. Other lines that are none are skipped, with
     one warning for all of them.

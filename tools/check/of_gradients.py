@@ -41,8 +41,7 @@ def terms_without_effect(subject: Subject) -> Iterator[Evidence]:
 def divergence_from_the_output(subject: Subject) -> Iterator[Evidence]:
     """kl_div gets what is trained as its target, and something that is not trained as its input."""
     module, step = training_step(subject)
-    trained = {name for name, facts in subject.seen.parameters.items() if facts.optimized}
-    weights = [p for name, p in module.named_parameters() if name in trained and p.requires_grad]
+    weights = subject.trained_weights(module)
     for call in step.losses:
         if call.function != "kl_div" or not weights:
             continue

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...callbacks import Callback
 from ...callbacks.checks.finding import Evidence
@@ -143,19 +143,13 @@ def _is_at_an_optimum(subject: Subject, loss: float) -> bool:
     for seed in range(3):
         module, generator = subject.copy(trained=False), torch.Generator().manual_seed(seed)
         with torch.no_grad():
-            for weight in _trained(subject, module):
+            for weight in subject.trained_weights(module):
                 noise = torch.randn(weight.shape, generator=generator).to(weight)
                 weight.add_(0.3 * weight.square().mean().sqrt() * noise)
         moved = subject.step(module, subject.train_batches[0]).loss
         if moved is None or abs(float(moved.detach()) - loss) >= _OVERFIT_FALL * loss:
             return True
     return False
-
-
-def _trained(subject: Subject, module: nn.Module) -> list[nn.Parameter]:
-    """The parameters of a copy that an optimizer of the fit has."""
-    optimized = {name for name, facts in subject.seen.parameters.items() if facts.optimized}
-    return [one for name, one in module.named_parameters() if one.requires_grad and name in optimized]
 
 
 def _losses_of_one_batch(subject: Subject, rate: float) -> Iterator[float]:
@@ -165,7 +159,7 @@ def _losses_of_one_batch(subject: Subject, rate: float) -> Iterator[float]:
         LookupError: where a step gives no loss.
     """
     batch, module = subject.train_batches[0], subject.copy(trained=False)
-    trained = _trained(subject, module)
+    trained = subject.trained_weights(module)
     moving = {id(one) for one in trained}
     kept = [one for one in (*module.parameters(), *module.buffers()) if id(one) not in moving]
     values = [one.detach().clone() for one in kept]

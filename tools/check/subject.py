@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ...callbacks import Callback, Checks
@@ -147,6 +147,11 @@ class Subject:
         if isinstance(source, Exception):
             raise LookupError(f"the module cannot be copied: {source}")
         return copy.deepcopy(source).to(self.module.device)
+
+    def trained_weights(self, module: Any) -> list[nn.Parameter]:
+        """The parameters of a copy that optimizers of the fit train."""
+        optimized = {name for name, facts in self.seen.parameters.items() if facts.optimized}
+        return [p for name, p in module.named_parameters() if p.requires_grad and name in optimized]
 
     def step(self, module: Any, batch: Any, validation: bool = False, seed: int = 1) -> Step:
         """A training or validation step of a module by itself.

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import PacelineError, Trainer
+from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Checks, EarlyStopping
 from paceline.callbacks.checks import Evidence, check
 from paceline.callbacks.checks.observer import Observer
@@ -264,6 +264,31 @@ def test_weights_that_know_few_operations_end_nothing():
     assert checks.findings == []
     assert checks.seen.watched == {1, 2, 3, 10}
     assert len(checks.seen.parameters["net.0.weight"].relative) == 10
+
+
+class Words(TrainModule):
+    """A class for each word of rows that end in 0, which fills the inputs up too."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Embedding(12, 8), nn.Linear(8, 12))
+
+    def training_step(self, batch):
+        return F.cross_entropy(self.net(batch[0]).flatten(0, 1), batch[1].flatten())
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+@pytest.mark.parametrize(("filled_up_by", "found"), [(0, ["padding-in-loss"]), (-100, [])])
+def test_an_end_of_the_number_that_fills_up_counts(filled_up_by, found):
+    words = torch.randint(1, 12, (80, 10), generator=torch.Generator().manual_seed(0))
+    past = torch.arange(10) - torch.randint(4, 10, (80, 1), generator=torch.Generator().manual_seed(1))
+    words = words.masked_fill(past >= 0, 0)
+    wanted = ((words * 5) % 12).masked_fill(past >= 0, 0).masked_fill(past > 0, filled_up_by)
+    trainer = Trainer(max_epochs=1, callbacks=(checks := Checks()), progress=False, run_dir=None)
+    trainer.fit(Words(), DataLoader(TensorDataset(words, wanted), 8, shuffle=True))
+    assert names(checks) == found
 
 
 class MappedOverRows(Net):

@@ -170,6 +170,18 @@ class PairsMultiplied(Pairs):
     factor = 0.07
 
 
+class WarmingUp(PairsMultiplied):
+    """Its loss counts for more with each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def loss(self, rows, others):
+        self.steps.add_(1)
+        return super().loss(rows, others) * (1 + self.steps / 10)
+
+
 class Queue(Net):
     """Pairs, and keys of earlier batches, which make the loss of one batch rise with each step."""
 
@@ -198,6 +210,7 @@ class Learned(Net):
 
 FOUND = {
     PairsMultiplied: "cannot-overfit",
+    WarmingUp: "cannot-overfit",
     ZeroWeight: "zero-term",
     Clamped: "zero-term",
     Likelihood: "negated-loss",
